@@ -1,0 +1,10 @@
+"""All that a plugin imports: the hook marker, and the classes that its hooks return."""
+
+from __future__ import annotations
+
+from capacity_core.api.arguments import Arguments
+from capacity_core.api.hookspecs import hookimpl
+from capacity_core.api.matchers import COUNT, NUMBER, Matcher, Sample
+from capacity_core.api.prefixes import Prefix, Speaker
+
+__all__ = ["COUNT", "NUMBER", "Arguments", "Matcher", "Prefix", "Sample", "Speaker", "hookimpl"]

@@ -1,0 +1,128 @@
+"""What a framework's plugin does with what was read: runs of sightings in, a ledger of neutral facts out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Protocol, TypeVar
+
+import attrs
+
+from capacity_core.api.ledger import Ledger
+from capacity_core.api.matchers import unit_of
+from capacity_core.api.prefixes import Speaker
+from capacity_core.values import Origin, Unknown, Value, known, text
+
+Event = TypeVar("Event")
+
+KEPT_PER_SPEAKER = 200
+"""How many sightings of one matcher from one speaker a run keeps: the first half and the last half."""
+
+
+@attrs.frozen(kw_only=True)
+class Sighting:
+    """An event seen at a line (`log0:15`) from a speaker; `text` is the line, cut at 300 characters."""
+
+    event: object
+    matcher: str
+    speaker: Speaker
+    line: str
+    text: str = ""
+
+    def value(self, field: str, name: str | None = None) -> Value:
+        """The printed quantity, text or flag in a field of the event; unknown when the line does not print it."""
+        amount = getattr(self.event, field)
+        unit = unit_of(type(self.event), field)
+        if amount is None:
+            return Unknown(why=f"{self.line} does not print {field}", unit=unit, evidence=(self.line,), name=name)
+        if unit is None:
+            return text(amount, Origin.PRINTED, how=self.matcher, evidence=(self.line,))
+        return known(
+            Decimal(amount), unit, Origin.PRINTED, how=self.matcher, name=name, evidence=(self.line,)
+        )
+
+
+class Run:
+    """One start of one server: its sightings in the order of the log.
+
+    Memory is bounded whatever a log repeats: of each matcher and speaker the first and the last
+    `KEPT_PER_SPEAKER` / 2 sightings are kept; `omitted` counts the others exactly.
+    """
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self.first = ""
+        self.last = ""
+        self.inputs: list[str] = []
+        self.omitted: dict[str, int] = defaultdict(int)
+        self.clashes: list[tuple[str, str, str]] = []
+        self._kept: dict[int, Sighting] = {}
+        self._order: dict[tuple[str, Speaker], list[int]] = defaultdict(list)
+        self._by_event: dict[type, list[int]] = defaultdict(list)
+        self._next = 0
+
+    def add(self, sighting: Sighting) -> None:
+        """Append a sighting; beyond the cap the middle ones are let go."""
+        number = self._next
+        self._next += 1
+        self.first = self.first or sighting.line
+        self.last = sighting.line
+        name = sighting.line.partition(":")[0]
+        if name not in self.inputs:
+            self.inputs.append(name)
+        self._kept[number] = sighting
+        self._by_event[type(sighting.event)].append(number)
+        same = self._order[sighting.matcher, sighting.speaker]
+        same.append(number)
+        if len(same) > KEPT_PER_SPEAKER:
+            gone = same.pop(KEPT_PER_SPEAKER // 2)
+            del self._kept[gone]
+            self._by_event[type(sighting.event)].remove(gone)
+            self.omitted[sighting.matcher] += 1
+
+    def __iter__(self) -> Iterator[Sighting]:
+        return iter(self._kept.values())
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, *events: type) -> list[Sighting]:
+        """The sightings of these event classes, in the order of the log."""
+        numbers = sorted(number for event in events for number in self._by_event.get(event, ()))
+        return [self._kept[number] for number in numbers]
+
+    def has(self, *events: type) -> bool:
+        return any(self._by_event.get(event) for event in events)
+
+    def last_of(self, *events: type) -> Sighting | None:
+        """The last sighting of these event classes, or None."""
+        numbers = [self._by_event[event][-1] for event in events if self._by_event.get(event)]
+        return self._kept[max(numbers)] if numbers else None
+
+
+class Extractor(Protocol):
+    """A framework's meaning: which sightings start a run, and what a run's sightings add up to.
+
+    `events` are the event classes that this framework's messages become; matchers of other distributions that build
+    them (a private fork's) reach this extractor, too.
+    """
+
+    @property
+    def framework(self) -> str: ...
+
+    @property
+    def title(self) -> str:
+        """The framework's name as a reader writes it."""
+        ...
+
+    @property
+    def events(self) -> tuple[type, ...]: ...
+
+    def starts_run(self, run: Run, sighting: Sighting) -> bool:
+        """Whether `sighting` belongs to a newer server start than `run`, which holds all before it."""
+        ...
+
+    def extract(self, run: Run) -> Ledger:
+        """What the run says. Never fills a gap from another rank."""
+        ...

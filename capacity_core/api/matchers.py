@@ -1,0 +1,172 @@
+"""What one kind of message looks like: an event class, and matchers that build it from a line's text."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import attrs
+
+from capacity_core.api.arguments import Arguments
+from capacity_core.units import GIB, MIB, RATIO, Gib, Mib, Unit
+
+NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+"""A printed number: thousands commas, decimals and a sign are optional."""
+
+COUNT = r"\d[\d,]*"
+"""A printed whole number, with or without thousands commas."""
+
+LOOK_BEHIND = 256
+"""How many characters before its anchor a pattern may begin."""
+
+
+@attrs.frozen
+class Sample:
+    """A message as a framework prints it, and the event it means."""
+
+    text: str
+    event: object
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Matcher:
+    """One wording of one kind of message.
+
+    `anchor` is a literal of at least 6 ASCII characters that every such message contains: the scanner looks for
+    anchors only. `pattern` is searched around each anchor, from `LOOK_BEHIND` characters before it to `window`
+    characters behind it. Its named groups are fields of `event`, converted by the fields' types; a group
+    that did not take part leaves the field's default. `means` says in one sentence what the message tells, for
+    the reference; `seen_in` names the first and last release known to print it ("0.4.6 … 0.5.12").
+
+    Example::
+
+        POOL_READY = Matcher(
+            name="acme.pool_ready",
+            anchor="pool ready:",
+            pattern=r"pool ready: (?P<tokens>\\d+) tokens",
+            event=PoolReady,
+            samples=(Sample("pool ready: 4096 tokens", PoolReady(tokens=4096)),),
+        )
+    """
+
+    name: str
+    anchor: str
+    pattern: str
+    event: type
+    samples: tuple[Sample, ...]
+    means: str = ""
+    seen_in: str = ""
+    near_misses: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    window: int = 4096
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+    @cached_property
+    def _converters(self) -> dict[str, Callable[[str], object]]:
+        hints = typing.get_type_hints(self.event, include_extras=True)
+        return {group: _converter(hints[group]) for group in self.regex.groupindex}
+
+    def build(self, match: re.Match[str]) -> object:
+        """The event that a match means. Raises ValueError or ArithmeticError when a group is no such quantity."""
+        groups = match.groupdict()
+        return self.event(
+            **{name: convert(groups[name]) for name, convert in self._converters.items() if groups[name] is not None}
+        )
+
+    def find(self, message: str) -> list[tuple[int, int, object]]:
+        """Every event in a message, with the span (start, end) that it was read from."""
+        found = []
+        at = message.find(self.anchor)
+        floor = 0
+        while at >= 0:
+            after = at + len(self.anchor)
+            following = message.find(self.anchor, after)
+            low = max(floor, at - LOOK_BEHIND)
+            high = min(after + self.window, following if following >= 0 else len(message))
+            match = self.regex.search(message, low, high)
+            if match is not None:
+                found.append((min(at, match.start()), max(after, match.end()), self.build(match)))
+            floor = max(after, match.end() if match else 0)
+            at = following
+        return found
+
+    def problems(self) -> list[str]:
+        """What is wrong with this matcher, one sentence each: the checks of loading and of `check_matcher`."""
+        if len(self.anchor) < 6 or not self.anchor.isascii() or "\n" in self.anchor:
+            return [f"{self.name}: the anchor {self.anchor!r} is not at least 6 ASCII characters of one line"]
+        try:
+            regex = re.compile(self.pattern)
+        except re.error as error:
+            return [f"{self.name}: the pattern is no regular expression: {error}"]
+        fields = {field.name for field in attrs.fields(self.event)} if attrs.has(self.event) else set()
+        foreign = sorted(set(regex.groupindex) - fields)
+        return [f"{self.name}: {self.event.__name__} has no field {group!r}" for group in foreign]
+
+    def sample_problems(self) -> list[str]:
+        """Samples that do not mean what they say, near misses that match."""
+        found = []
+        for sample in self.samples:
+            events = [event for _, _, event in self.find(sample.text)]
+            if events != [sample.event]:
+                found.append(f"{self.name}: sample {sample.text!r} gives {events}")
+        found += [f"{self.name}: near miss {text!r} matches" for text in self.near_misses if self.find(text)]
+        return found if self.samples else [f"{self.name}: has no sample"]
+
+
+def unit_of(event: type, field: str) -> Unit | None:
+    """The unit that the type of an event's field says; None for text and flags."""
+    hint = _without_none(typing.get_type_hints(event, include_extras=True)[field])
+    if hint is Gib:
+        return GIB
+    if hint is Mib:
+        return MIB
+    return next((extra for extra in typing.get_args(hint)[1:] if isinstance(extra, Unit)), None)
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(option for option in typing.get_args(hint) if option is not type(None))
+    return hint
+
+
+def _converter(hint: Any) -> Callable[[str], object]:
+    plain = _without_none(hint)
+    if typing.get_origin(plain) is typing.Annotated:
+        plain = typing.get_args(plain)[0]
+    if plain is bool:
+        return lambda printed: True if printed == "True" else False if printed == "False" else bool(printed)
+    if isinstance(plain, type) and issubclass(plain, int | Decimal):
+        return lambda printed: plain(printed.replace(",", ""))
+    if plain is Arguments or plain is str:
+        return typing.cast("Callable[[str], object]", plain)
+    raise TypeError(f"an event's field cannot be a {plain!r}")
+
+
+def printed_fields(event: object) -> Mapping[str, str]:
+    """An event's fields as text, for the report's evidence: those that were printed, long ones cut."""
+    fields = {}
+    for field in attrs.fields(type(event)):
+        value = getattr(event, field.name)
+        if value is not None and not isinstance(value, Arguments):
+            fields[field.name] = str(value)
+    return fields
+
+
+__all__ = [
+    "COUNT",
+    "LOOK_BEHIND",
+    "NUMBER",
+    "RATIO",
+    "Matcher",
+    "Sample",
+    "printed_fields",
+    "unit_of",
+]

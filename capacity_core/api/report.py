@@ -1,0 +1,327 @@
+"""The report: one frozen object with the names of the contract `capacity-report/1`; every renderer is a view of it.
+
+Attribute names are the JSON names. A field that is `ABSENT` is left out; `None` is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import attrs
+
+from capacity_core.api.ledger import (
+    Category,
+    Deployment,
+    Failure,
+    Finding,
+    KvFacts,
+    Parallel,
+    Pool,
+    Reported,
+    Role,
+    Severity,
+    Stage,
+    Status,
+)
+from capacity_core.values import Value
+
+SCHEMA = "capacity-report/1"
+
+
+class Absent(Enum):
+    """A key that a report does not have."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
+@attrs.frozen(kw_only=True)
+class PluginRow:
+    """One plugin that was found: what it is, and whether it took part."""
+
+    name: str
+    distribution: str | None
+    version: str | None
+    module: str
+    status: str  # active, disabled or failed
+    error: str | None = None
+    hooks: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class InputRow:
+    """One file that was read."""
+
+    id: str
+    kind: str  # log, smi or config
+    path: str
+    bytes: int | None
+    sha256: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RunRow:
+    """One server start of the logs, from its first to its last recognised line."""
+
+    index: int
+    first: str
+    last: str
+    inputs: tuple[str, ...]
+    framework: str
+    status: Status
+
+
+@attrs.frozen(kw_only=True)
+class GpuRow:
+    """Which device it is, as far as known: a catalogue key, a printed name, what else fits."""
+
+    key: Value
+    name: Value
+    candidates: tuple[str, ...]
+    total: Value
+    nominal_gb: Value
+
+
+@attrs.frozen(kw_only=True)
+class DeploymentRow:
+    """What was started, and how; every leaf a value."""
+
+    framework: Value
+    framework_version: Value
+    model: Value
+    quantization: Value
+    kv_cache_dtype: Value
+    kv_cache_dtype_resolved: Value
+    mem_fraction_static: Value
+    gpu_memory_utilization: Value
+    context_length: Value
+    page_size: Value
+    chunked_prefill_size: Value
+    max_prefill_tokens: Value
+    speculative: Value
+    disaggregation: Value
+    parallel: Parallel
+    workers: Value
+    gpu: GpuRow
+
+
+@attrs.frozen(kw_only=True)
+class VersionRange:
+    """A version that no line prints, between the releases that the wordings leave."""
+
+    range: tuple[str, str] | None
+    why: str
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How the run ended; `stage` is the last one reached."""
+
+    status: Status
+    stage: Stage | None
+    failure: Failure | None
+
+
+@attrs.frozen(kw_only=True)
+class CategoryRow:
+    """One category of a rank's memory: its size, and its share of `share_of`."""
+
+    value: Value
+    share: float | None = None
+    inside: Category | None = None
+    note: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class PartRow:
+    category: Category
+    role: Role
+    label: str
+    size: Value
+    tokens: Value | Absent = ABSENT
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointRow:
+    stage: Stage
+    free: Value
+    role: Role | Absent = ABSENT
+
+
+@attrs.frozen(kw_only=True)
+class DeviceRow:
+    """What a device tool measured for this rank (MiB)."""
+
+    used: Value
+    free: Value
+    total: Value
+    reserved: Value
+
+
+@attrs.frozen(kw_only=True)
+class RankRow:
+    """One rank: its memory by category (GiB), the parts behind them, free memory by stage."""
+
+    id: str
+    dp: int | None
+    pp: int | None
+    tp: int | None
+    label: str
+    memory: Mapping[str, CategoryRow]
+    share_of: str | None
+    parts: tuple[PartRow, ...]
+    timeline: tuple[CheckpointRow, ...]
+    device: DeviceRow | None
+
+
+@attrs.frozen(kw_only=True)
+class WorkerRow:
+    """One scheduler with its own KV pool."""
+
+    dp: int
+    tokens: Value
+    request_limit: Value
+    size: Value
+
+
+@attrs.frozen(kw_only=True)
+class TermRow:
+    name: str
+    layers: int | None
+    bytes_per_token: Value
+    window_tokens: Value | None
+    fixed_bytes_per_request: Value | None
+    slot: Value | Absent = ABSENT
+
+
+@attrs.frozen(kw_only=True)
+class LayoutRow:
+    """What the model's configuration says of its KV cache on one device."""
+
+    name: str
+    family: str | None
+    replication: Value
+    terms: tuple[TermRow, ...]
+    bytes_per_token: Value
+    fixed_bytes_per_request: Value
+    formula: str | None
+    source: str | None
+
+
+@attrs.frozen(kw_only=True)
+class KvPoolRow:
+    tokens: Value
+    deployment_tokens: Value
+    size: Value
+    budget: Value
+    bytes_per_token: Value
+    bytes_per_full_token: Value
+    sizing_mode: Value
+    dtype: Value
+    workers: tuple[WorkerRow, ...]
+    pools: tuple[Pool, ...]
+    state_slots: Value | None
+    layout: LayoutRow | None
+
+
+@attrs.frozen(kw_only=True)
+class ConcurrencyRow:
+    """How many requests of one length fit: by tokens, by the request limit, and at all."""
+
+    request_tokens: int
+    token_limit: Value
+    request_limit: Value
+    max_concurrent: Value
+    bound_by: str | None
+    deployment_max_concurrent: Value
+
+
+@attrs.frozen(kw_only=True)
+class Concurrency:
+    workers: Value
+    request_limit: Value
+    reported: Reported | None
+    rows: tuple[ConcurrencyRow, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Advice:
+    """A change worth trying: what to set, what it gives, what it costs."""
+
+    code: str
+    severity: Severity
+    message: str
+    change: str
+    effect: Value
+    cost: str
+    evidence: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class EvidenceRow:
+    """One recognised line."""
+
+    id: str
+    rank: str | None
+    matcher: str
+    fields: Mapping[str, str]
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """Everything that `capacity analyze` says."""
+
+    schema: str
+    tool: str
+    title: str
+    plugins: tuple[PluginRow, ...]
+    inputs: tuple[InputRow, ...]
+    runs: tuple[RunRow, ...]
+    selected_run: int
+    deployment: DeploymentRow
+    version_range: VersionRange
+    outcome: Outcome
+    ranks: tuple[RankRow, ...]
+    shown_rank: str | None
+    asked_rank: bool
+    kv_pool: KvPoolRow
+    concurrency: Concurrency
+    findings: tuple[Finding, ...]
+    advice: tuple[Advice, ...]
+    load: None
+    evidence: tuple[EvidenceRow, ...]
+    evidence_omitted: Mapping[str, int]
+
+
+__all__ = [
+    "ABSENT",
+    "SCHEMA",
+    "Absent",
+    "Advice",
+    "CategoryRow",
+    "CheckpointRow",
+    "Concurrency",
+    "ConcurrencyRow",
+    "Deployment",
+    "DeploymentRow",
+    "DeviceRow",
+    "EvidenceRow",
+    "GpuRow",
+    "InputRow",
+    "KvFacts",
+    "KvPoolRow",
+    "LayoutRow",
+    "Outcome",
+    "PartRow",
+    "PluginRow",
+    "RankRow",
+    "Report",
+    "RunRow",
+    "TermRow",
+    "VersionRange",
+    "WorkerRow",
+]
