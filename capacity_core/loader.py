@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -64,6 +64,11 @@ class Plugins:
     gpu_specs: tuple[GpuSpec, ...] = ()
     device_readers: tuple[DeviceReader, ...] = ()
     renderers: tuple[Renderer, ...] = ()
+    owners: Mapping[str, PluginRow] = attrs.field(factory=dict)
+
+    def owner_of(self, item: str) -> PluginRow | None:
+        """The row of the plugin that contributed a matcher, extractor (by framework), layout, … of this name."""
+        return self.owners.get(item)
 
     @property
     def failed(self) -> tuple[PluginRow, ...]:
@@ -108,7 +113,9 @@ def load(
     return state.plugins()
 
 
-def _blocked(found: Sequence[Found], disable: frozenset[str], only: frozenset[str] | None) -> set[Found]:
+def _blocked(
+    found: Sequence[Found], disable: frozenset[str], only: frozenset[str] | None
+) -> set[Found]:
     names = {name for plugin in found for name in (plugin.name, plugin.distribution)}
     unknown = sorted((disable | (only or frozenset())) - names)
     if unknown:
@@ -143,7 +150,9 @@ class _Loading:
 
     def fail(self, plugin: Found, why: str, cause: BaseException | None = None) -> None:
         if self.strict:
-            raise PluginError(f"plugin {plugin.name!r} ({_whose(plugin)}) not used: {why}") from cause
+            raise PluginError(
+                f"plugin {plugin.name!r} ({_whose(plugin)}) not used: {why}"
+            ) from cause
         self.rows[plugin] = _row(plugin, "failed", error=why)
         self.items.pop(plugin, None)
 
@@ -164,13 +173,16 @@ class _Loading:
         collected = {
             hook: tuple(
                 sorted(
-                    (item for items in self.items.values() for item in items.get(hook, ())), key=_item_name
+                    (item for items in self.items.values() for item in items.get(hook, ())),
+                    key=_item_name,
                 )
             )
             for hook in _ITEMS
         }
         return Plugins(
-            rows=tuple(sorted(self.rows.values(), key=lambda row: (row.name, row.distribution or ""))),
+            rows=tuple(
+                sorted(self.rows.values(), key=lambda row: (row.name, row.distribution or ""))
+            ),
             matchers=_without_replaced(collected["capacity_matchers"]),
             prefixes=collected["capacity_prefixes"],
             extractors=collected["capacity_extractors"],
@@ -178,6 +190,12 @@ class _Loading:
             gpu_specs=collected["capacity_gpu_specs"],
             device_readers=collected["capacity_device_readers"],
             renderers=collected["capacity_renderers"],
+            owners={
+                _item_name(item): self.rows[plugin]
+                for plugin, items in self.items.items()
+                for group in items.values()
+                for item in group
+            },
         )
 
 

@@ -57,7 +57,9 @@ class Known:
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.amount, Decimal) != (self.unit is not None):
-            raise UnitError(f"a number has a unit and a text has none: {self.amount!r} in {self.unit}")
+            raise UnitError(
+                f"a number has a unit and a text has none: {self.amount!r} in {self.unit}"
+            )
 
     @property
     def number(self) -> Decimal:
@@ -104,7 +106,9 @@ class Known:
             for step in (-self.error, Decimal(0), self.error)
         )
         how = f"floor({self.how})" if self.how else None
-        return attrs.evolve(self, amount=middle, error=max(high - middle, middle - low), how=how, name=None)
+        return attrs.evolve(
+            self, amount=middle, error=max(high - middle, middle - low), how=how, name=None
+        )
 
     def __add__(self, other: Value) -> Value:
         return _sum(self, other, "+")
@@ -150,7 +154,9 @@ class Unknown:
         if not same_kind(self.unit, unit):
             raise UnitError(f"cannot express {self.unit} in {unit}")
         factor = Decimal(self.unit.scale) / Decimal(unit.scale)
-        scaled = [None if bound is None else bound * factor for bound in (self.at_most, self.at_least)]
+        scaled = [
+            None if bound is None else bound * factor for bound in (self.at_most, self.at_least)
+        ]
         return attrs.evolve(self, unit=unit, at_most=scaled[0], at_least=scaled[1])
 
     def assume(self, *why: str) -> Unknown:
@@ -214,7 +220,9 @@ def known(
     )
 
 
-def text(amount: str | bool, origin: Origin, *, how: str | None = None, evidence: tuple[str, ...] = ()) -> Known:
+def text(
+    amount: str | bool, origin: Origin, *, how: str | None = None, evidence: tuple[str, ...] = ()
+) -> Known:
     """A text or a flag that an input says."""
     return Known(amount=amount, origin=origin, how=how, evidence=evidence)
 
@@ -232,7 +240,9 @@ def total(values: Iterable[Value], name: str | None = None) -> Value:
     for term in terms[1:]:
         result = result + term
     if isinstance(result, Unknown) and result.unit is not None and result.unit.counts:
-        floor = sum((low for low, _ in (term.interval for term in terms) if low is not None), Decimal(0))
+        floor = sum(
+            (low for low, _ in (term.interval for term in terms) if low is not None), Decimal(0)
+        )
         known_terms = [term for term in terms if term.interval[0] is not None]
         result = attrs.evolve(result, at_least=floor if known_terms else None)
     elif len(terms) > 1 and isinstance(result, Known):
@@ -317,7 +327,9 @@ def _scaled(a: Value, other: Value | int | Decimal, sign: str) -> Value:
     if isinstance(a, Known) and isinstance(factor, Known):
         if sign == "*":
             amount = a.number * factor.number * scale
-            error = abs(a.number) * factor.error + abs(factor.number) * a.error + a.error * factor.error
+            error = (
+                abs(a.number) * factor.error + abs(factor.number) * a.error + a.error * factor.error
+            )
             return _derived(amount, unit, error * abs(scale), how, operands)
         spread = abs(factor.number) - factor.error
         if factor.number == 0 or spread <= 0:
@@ -325,7 +337,9 @@ def _scaled(a: Value, other: Value | int | Decimal, sign: str) -> Value:
         amount = a.number / factor.number
         error = (a.error + abs(amount) * factor.error) / spread
         return _derived(amount * scale, unit, error * abs(scale), how, operands)
-    low, high = _quotient_bounds(a, factor, scale) if sign == "/" else _product_bounds(a, factor, scale)
+    low, high = (
+        _quotient_bounds(a, factor, scale) if sign == "/" else _product_bounds(a, factor, scale)
+    )
     return _unknown(operands, unit, low, high)
 
 
@@ -384,7 +398,11 @@ def _origin(operands: Iterable[Known]) -> Origin:
 
 
 def _unknown(
-    operands: tuple[Value, ...], unit: Unit, low: Decimal | None, high: Decimal | None, why: str = ""
+    operands: tuple[Value, ...],
+    unit: Unit,
+    low: Decimal | None,
+    high: Decimal | None,
+    why: str = "",
 ) -> Unknown:
     whole = unit.counts or unit is REQUESTS
     return Unknown(

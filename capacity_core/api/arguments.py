@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-_KEY = re.compile(r"""\s*(?:(?P<quote>['"])(?P<quoted>[\w.\-]+)(?P=quote)\s*:|(?P<bare>[A-Za-z_]\w*)\s*=)\s*""")
+_KEY = re.compile(
+    r"""\s*(?:(?P<quote>['"])(?P<quoted>[\w.\-]+)(?P=quote)\s*:|(?P<bare>[A-Za-z_]\w*)\s*=)\s*"""
+)
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -41,7 +43,10 @@ class Arguments(Mapping[str, str]):
 
     def said(self, *keys: str) -> str | None:
         """The text of the first of these keys that has a value; None when absent, empty or printed as None."""
-        return next((self._values[key] for key in keys if self._values.get(key) not in (None, "None", "")), None)
+        return next(
+            (self._values[key] for key in keys if self._values.get(key) not in (None, "None", "")),
+            None,
+        )
 
     def nested(self, key: str) -> Arguments:
         """The arguments inside a nested value such as `{'method': 'x'}` or `Config(method='x')`."""

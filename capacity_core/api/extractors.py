@@ -12,6 +12,7 @@ import attrs
 from capacity_core.api.ledger import Ledger
 from capacity_core.api.matchers import unit_of
 from capacity_core.api.prefixes import Speaker
+from capacity_core.api.versions import narrowed
 from capacity_core.values import Origin, Unknown, Value, known, text
 
 Event = TypeVar("Event")
@@ -22,24 +23,38 @@ KEPT_PER_SPEAKER = 200
 
 @attrs.frozen(kw_only=True)
 class Sighting:
-    """An event seen at a line (`log0:15`) from a speaker; `text` is the line, cut at 300 characters."""
+    """An event seen at a line (`log0:15`) from a speaker.
+
+    `text` is the line, cut at 300 characters; `seen_in` the releases known to print this wording.
+    """
 
     event: object
     matcher: str
     speaker: Speaker
     line: str
     text: str = ""
+    seen_in: str = ""
 
     def value(self, field: str, name: str | None = None) -> Value:
         """The printed quantity, text or flag in a field of the event; unknown when the line does not print it."""
         amount = getattr(self.event, field)
         unit = unit_of(type(self.event), field)
         if amount is None:
-            return Unknown(why=f"{self.line} does not print {field}", unit=unit, evidence=(self.line,), name=name)
+            return Unknown(
+                why=f"{self.line} does not print {field}",
+                unit=unit,
+                evidence=(self.line,),
+                name=name,
+            )
         if unit is None:
             return text(amount, Origin.PRINTED, how=self.matcher, evidence=(self.line,))
         return known(
-            Decimal(amount), unit, Origin.PRINTED, how=self.matcher, name=name, evidence=(self.line,)
+            Decimal(amount),
+            unit,
+            Origin.PRINTED,
+            how=self.matcher,
+            name=name,
+            evidence=(self.line,),
         )
 
 
@@ -91,6 +106,11 @@ class Run:
         """The sightings of these event classes, in the order of the log."""
         numbers = sorted(number for event in events for number in self._by_event.get(event, ()))
         return [self._kept[number] for number in numbers]
+
+    @property
+    def version_range(self) -> tuple[str, str] | None:
+        """The releases, first and last, that print every wording of this run."""
+        return narrowed({sighting.seen_in for sighting in self if sighting.seen_in})
 
     def has(self, *events: type) -> bool:
         return any(self._by_event.get(event) for event in events)

@@ -84,7 +84,9 @@ class KVLayout(Protocol):
         """Whether this layout knows every layer of such a model. A layout never claims what it would miscount."""
         ...
 
-    def read(self, config: ModelConfig, placement: Placement, dtype_bytes: int | None) -> LayoutReading:
+    def read(
+        self, config: ModelConfig, placement: Placement, dtype_bytes: int | None
+    ) -> LayoutReading:
         """The caches of one rank; `dtype_bytes` is the size of a stored element, None when not known.
 
         Raises LayoutError when the configuration lacks a field or contradicts the placement.

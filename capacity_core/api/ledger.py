@@ -198,7 +198,9 @@ class TokenUse(str, Enum):
     """What a worker's token count means for requests of another length than the longest."""
 
     ANY_LENGTH = "any_length"  # every token costs the same: tokens // length
-    LONGEST_ONLY = "longest_only"  # derived for the context length; shorter requests: an upper limit
+    LONGEST_ONLY = (
+        "longest_only"  # derived for the context length; shorter requests: an upper limit
+    )
     UPPER_LIMIT = "upper_limit"  # other pools bind as well: an upper limit at every length
 
 
@@ -298,12 +300,16 @@ class Ledger:
     def says_memory(self) -> bool:
         """Whether the run has a memory figure or a failure: what makes it worth reporting."""
         figures = any(rank.parts or rank.timeline for rank in self.ranks)
-        return figures or self.failure is not None or any(
-            not isinstance(worker.tokens, Unknown) for worker in self.workers
+        return (
+            figures
+            or self.failure is not None
+            or any(not isinstance(worker.tokens, Unknown) for worker in self.workers)
         )
 
 
 def sum_of(parts: Iterable[Part], category: Category, why: str) -> Value:
     """The parts of a category added up; unknown with `why` when there is none."""
     sizes = [part.size for part in parts if part.category is category]
-    return total(sizes, category.value) if sizes else Unknown(why=why, unit=GIB, name=category.value)
+    return (
+        total(sizes, category.value) if sizes else Unknown(why=why, unit=GIB, name=category.value)
+    )

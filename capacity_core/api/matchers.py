@@ -78,7 +78,11 @@ class Matcher:
         """The event that a match means. Raises ValueError or ArithmeticError when a group is no such quantity."""
         groups = match.groupdict()
         return self.event(
-            **{name: convert(groups[name]) for name, convert in self._converters.items() if groups[name] is not None}
+            **{
+                name: convert(groups[name])
+                for name, convert in self._converters.items()
+                if groups[name] is not None
+            }
         )
 
     def find(self, message: str) -> list[tuple[int, int, object]]:
@@ -101,12 +105,16 @@ class Matcher:
     def problems(self) -> list[str]:
         """What is wrong with this matcher, one sentence each: the checks of loading and of `check_matcher`."""
         if len(self.anchor) < 6 or not self.anchor.isascii() or "\n" in self.anchor:
-            return [f"{self.name}: the anchor {self.anchor!r} is not at least 6 ASCII characters of one line"]
+            return [
+                f"{self.name}: the anchor {self.anchor!r} is not at least 6 ASCII characters of one line"
+            ]
         try:
             regex = re.compile(self.pattern)
         except re.error as error:
             return [f"{self.name}: the pattern is no regular expression: {error}"]
-        fields = {field.name for field in attrs.fields(self.event)} if attrs.has(self.event) else set()
+        fields = (
+            {field.name for field in attrs.fields(self.event)} if attrs.has(self.event) else set()
+        )
         foreign = sorted(set(regex.groupindex) - fields)
         return [f"{self.name}: {self.event.__name__} has no field {group!r}" for group in foreign]
 
@@ -117,7 +125,11 @@ class Matcher:
             events = [event for _, _, event in self.find(sample.text)]
             if events != [sample.event]:
                 found.append(f"{self.name}: sample {sample.text!r} gives {events}")
-        found += [f"{self.name}: near miss {text!r} matches" for text in self.near_misses if self.find(text)]
+        found += [
+            f"{self.name}: near miss {text!r} matches"
+            for text in self.near_misses
+            if self.find(text)
+        ]
         return found if self.samples else [f"{self.name}: has no sample"]
 
 
@@ -142,7 +154,9 @@ def _converter(hint: Any) -> Callable[[str], object]:
     if typing.get_origin(plain) is typing.Annotated:
         plain = typing.get_args(plain)[0]
     if plain is bool:
-        return lambda printed: True if printed == "True" else False if printed == "False" else bool(printed)
+        return lambda printed: (
+            True if printed == "True" else False if printed == "False" else bool(printed)
+        )
     if isinstance(plain, type) and issubclass(plain, int | Decimal):
         return lambda printed: plain(printed.replace(",", ""))
     if plain is Arguments or plain is str:

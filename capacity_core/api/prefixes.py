@@ -65,13 +65,19 @@ class Prefix:
             return [f"{self.name}: the pattern is no regular expression: {error}"]
         foreign = set(regex.groupindex) - {*COORDINATES, "role"}
         found = [f"{self.name}: group {group!r} is no coordinate" for group in sorted(foreign)]
-        found += [f"{self.name}: does not match its sample {s!r}" for s in self.samples if not regex.match(s)]
+        found += [
+            f"{self.name}: does not match its sample {s!r}"
+            for s in self.samples
+            if not regex.match(s)
+        ]
         return found
 
     def speaker(self, match: re.Match[str]) -> Speaker:
         """The speaker that a match of this prefix names."""
         groups = match.groupdict()
         numbers = {
-            name: int(groups[name]) for name in ("dp", "pp", "tp", "rank", "pid") if groups.get(name)
+            name: int(groups[name])
+            for name in ("dp", "pp", "tp", "rank", "pid")
+            if groups.get(name)
         }
         return Speaker(**numbers, node=groups.get("node"), role=groups.get("role"))

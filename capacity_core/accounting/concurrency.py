@@ -1,0 +1,121 @@
+"""How many requests of a length fit: by tokens, by the request limit, on one worker and on all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from capacity_core.api.ledger import Deployment, KvFacts, Ledger, Reported, TokenUse, WorkerFacts
+from capacity_core.api.report import Concurrency, ConcurrencyRow
+from capacity_core.units import REQUESTS, TOKENS_PER_REQUEST
+from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
+
+NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
+
+
+def concurrency(ledger: Ledger, request_tokens: Sequence[int]) -> Concurrency:
+    """A row for each length, for the worker that takes least and for the deployment."""
+    limits = [worker.request_limit for worker in ledger.workers]
+    return Concurrency(
+        workers=ledger.deployment.workers,
+        request_limit=least(limits) if limits else NO_WORKER,
+        reported=_least_reported(ledger.workers),
+        rows=tuple(_row(ledger, length) for length in request_tokens),
+    )
+
+
+def over_workers(values: Sequence[Value], workers: Value, name: str) -> Value:
+    """The sum over all workers; at least the sum of those shown when their number is not known."""
+    if not values:
+        return Unknown(why="no scheduler is shown", unit=REQUESTS)
+    result = total(values, name)
+    if isinstance(workers, Known):
+        return result
+    low, _ = result.interval
+    return Unknown(
+        why="the log does not say how many schedulers there are",
+        unit=result.unit,
+        at_least=low,
+        evidence=result.evidence,
+    )
+
+
+def _least_reported(workers: Sequence[WorkerFacts]) -> Reported | None:
+    said = [worker.reported for worker in workers if worker.reported is not None]
+    certain = [reported for reported in said if isinstance(reported.value, Known)]
+    return min(certain, key=lambda r: getattr(r.value, "number", Decimal(0)), default=None)
+
+
+def _row(ledger: Ledger, length: int) -> ConcurrencyRow:
+    beyond = _beyond_context(ledger.deployment, length)
+    if beyond is not None or not ledger.workers:
+        nothing = beyond or NO_WORKER
+        return ConcurrencyRow(
+            request_tokens=length,
+            token_limit=nothing,
+            request_limit=nothing,
+            max_concurrent=nothing,
+            bound_by=None,
+            deployment_max_concurrent=nothing,
+        )
+    by_tokens = [_token_limit(ledger, worker, length) for worker in ledger.workers]
+    by_requests = [worker.request_limit for worker in ledger.workers]
+    maxima = [
+        least((t.named("token limit"), r.named("request limit")))
+        for t, r in zip(by_tokens, by_requests, strict=True)
+    ]
+    token_limit, request_limit = least(by_tokens), least(by_requests)
+    return ConcurrencyRow(
+        request_tokens=length,
+        token_limit=token_limit,
+        request_limit=request_limit,
+        max_concurrent=least(maxima),
+        bound_by=_bound_by(token_limit, request_limit),
+        deployment_max_concurrent=over_workers(maxima, ledger.deployment.workers, "all workers"),
+    )
+
+
+def _beyond_context(deployment: Deployment, length: int) -> Unknown | None:
+    context = deployment.context_length
+    if not isinstance(context, Known) or length <= context.number:
+        return None
+    why = f"requests of {length:,} tokens are longer than the context length, {context.number:,}"
+    return Unknown(why=why, unit=REQUESTS, evidence=context.evidence)
+
+
+def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
+    cost = _whole_pages(ledger.deployment, length)
+    fits = (worker.tokens.named("tokens") / cost).floor()
+    kv: KvFacts = ledger.kv
+    context = ledger.deployment.context_length
+    exact = kv.token_use is TokenUse.ANY_LENGTH or (
+        kv.token_use is TokenUse.LONGEST_ONLY
+        and isinstance(context, Known)
+        and context.number == length
+    )
+    if exact or not isinstance(fits, Known):
+        return fits
+    return Unknown(
+        why=kv.token_use_why,
+        unit=REQUESTS,
+        at_most=fits.number + fits.error,
+        evidence=fits.evidence,
+    )
+
+
+def _whole_pages(deployment: Deployment, length: int) -> Known:
+    """Tokens that a request occupies: whole pages where the page size is known."""
+    page = deployment.page_size
+    tokens = length
+    if isinstance(page, Known) and page.number > 0:
+        size = int(page.number)
+        tokens = -(-length // size) * size
+    return known(
+        tokens, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{tokens} tokens per request"
+    )
+
+
+def _bound_by(token_limit: Value, request_limit: Value) -> str | None:
+    if not isinstance(token_limit, Known) or not isinstance(request_limit, Known):
+        return None
+    return "tokens" if token_limit.number <= request_limit.number else "requests"

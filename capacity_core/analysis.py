@@ -1,0 +1,557 @@
+"""The front door: `analyse(paths, options, plugins)` reads everything and returns one frozen report."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from capacity_core.accounting.advice import advise
+from capacity_core.accounting.breakdown import device_capacity, rank_row
+from capacity_core.accounting.concurrency import concurrency, over_workers
+from capacity_core.accounting.devices import by_rank
+from capacity_core.accounting.findings import contradictions
+from capacity_core.accounting.gpus import gpu_row
+from capacity_core.api.device_readers import DeviceReading
+from capacity_core.api.extractors import Extractor, Run
+from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Placement
+from capacity_core.api.ledger import (
+    Deployment,
+    Finding,
+    Ledger,
+    RankFacts,
+    Severity,
+    Stage,
+    Status,
+)
+from capacity_core.api.matchers import printed_fields
+from capacity_core.api.report import (
+    ABSENT,
+    SCHEMA,
+    DeploymentRow,
+    EvidenceRow,
+    GpuRow,
+    InputRow,
+    KvPoolRow,
+    LayoutRow,
+    Outcome,
+    PluginRow,
+    RankRow,
+    Report,
+    RunRow,
+    TermRow,
+    VersionRange,
+    WorkerRow,
+)
+from capacity_core.errors import LayoutError, NothingRecognised, UnusableInput, UsageError
+from capacity_core.loader import Plugins
+from capacity_core.reading.model_config import read_model_config
+from capacity_core.reading.runs import split
+from capacity_core.reading.scan import Scanner
+from capacity_core.reading.sources import Source
+from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN, COUNT, GIB, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, least, text, total
+
+DEFAULT_LENGTHS = (4096, 6144, 8192)
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What a caller may ask of an analysis; paths are as the user gave them."""
+
+    smi: str | None = None
+    config: str | None = None
+    gpu: str | None = None
+    rank: str | None = None
+    request_tokens: tuple[int, ...] = DEFAULT_LENGTHS
+    run: int | None = None
+    layout: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class _Read:
+    """One run with what its framework's extractor made of it."""
+
+    row: RunRow
+    run: Run
+    ledger: Ledger
+
+
+@attrs.define
+class _Trouble:
+    """What plugins did wrong while they read: rows of the report, and findings."""
+
+    rows: list[PluginRow] = attrs.field(factory=list)
+    findings: list[Finding] = attrs.field(factory=list)
+
+
+def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
+    """Read logs, device readings and a configuration, and account for the last run that says anything.
+
+    Raises UnusableInput for an input that cannot be used, NothingRecognised when no line of any log is known, and
+    UsageError when an option names what does not exist. A plugin that fails while reading is named in the report.
+    """
+    config = read_model_config(options.config) if options.config else None
+    readings = _device_readings(options.smi, plugins) if options.smi else ()
+    trouble = _Trouble()
+    reads, inputs = _read_logs(paths, plugins, options, trouble)
+    chosen = _select(reads, options.run)
+    ledger = chosen.ledger
+    inputs += tuple(
+        _input_row(name, kind, path)
+        for name, kind, path in (("smi0", "smi", options.smi), ("config0", "config", options.config))
+        if path
+    )
+    facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
+    devices, device_findings = by_rank(readings, facts, ledger.deployment)
+    ranks = tuple(rank_row(rank, devices.get(rank.id)) for rank in facts)
+    shown, asked = _shown_rank(facts, options.rank)
+    gpu, clash = gpu_row(
+        plugins.gpu_specs, options.gpu, _device_name(ledger, readings), _device_total(facts, readings)
+    )
+    layout, layout_findings = _layout(config, options, ledger, plugins, trouble)
+    fits = concurrency(ledger, options.request_tokens)
+    return Report(
+        schema=SCHEMA,
+        tool=_tool_version(),
+        title=ledger.title,
+        plugins=(*_rows_without(plugins.rows, trouble.rows), *trouble.rows),
+        inputs=inputs,
+        runs=tuple(read.row for read in reads),
+        selected_run=chosen.row.index,
+        deployment=_deployment_row(ledger, gpu),
+        version_range=VersionRange(
+            range=ledger.version_range,
+            why="the wordings of this run narrow it"
+            if ledger.version_range
+            else "the wordings of this run do not narrow it",
+        ),
+        outcome=Outcome(status=ledger.status, stage=ledger.reached, failure=ledger.failure),
+        ranks=ranks,
+        shown_rank=shown,
+        asked_rank=asked,
+        kv_pool=_kv_pool_row(ledger, layout),
+        concurrency=fits,
+        findings=(
+            *ledger.findings,
+            *contradictions(ledger, ranks),
+            *device_findings,
+            *_clash_findings(clash, readings),
+            *layout_findings,
+            *trouble.findings,
+        ),
+        advice=tuple(advise(ledger, fits, layout)),
+        load=None,
+        evidence=tuple(_evidence_row(chosen.run)),
+        evidence_omitted=dict(chosen.run.omitted),
+    )
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def _read_logs(
+    paths: Sequence[str], plugins: Plugins, options: Options, trouble: _Trouble
+) -> tuple[list[_Read], tuple[InputRow, ...]]:
+    """Every run of every log. Only runs that may be selected keep their sightings."""
+    owners = {event: e.framework for e in plugins.extractors for event in e.events}
+    extractors = {e.framework: e for e in plugins.extractors}
+    scanner = Scanner(plugins.matchers, plugins.prefixes, owners)
+    reads: list[_Read] = []
+    inputs: list[InputRow] = []
+    unreadable: str | None = None
+    for number, path in enumerate(paths):
+        source = Source(f"log{number}", path)
+        try:
+            for run in split(scanner.scan(source), plugins.extractors):
+                reads.append(_read(run, extractors[run.framework], plugins, len(reads), trouble))
+                _forget_older(reads, options.run)
+            inputs.append(
+                InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read)
+            )
+            if source.truncated:
+                trouble.findings.append(_cut_finding(source))
+            if source.looks_binary:
+                unreadable = path
+        finally:
+            source.close()
+    trouble.findings += _scan_findings(scanner)
+    for name, error in sorted(scanner.broken.items()):
+        _blame(plugins, name, error, trouble)
+    if not reads:
+        if unreadable is not None:
+            raise UnusableInput(f"{unreadable}: looks binary, and holds no line of a server's log.")
+        raise NothingRecognised(tuple(paths), tuple(sorted(e.title for e in plugins.extractors)))
+    return reads, tuple(inputs)
+
+
+def _read(
+    run: Run, extractor: Extractor, plugins: Plugins, index: int, trouble: _Trouble
+) -> _Read:
+    try:
+        ledger = extractor.extract(run)
+    # The border of a plugin: its run stays in the report, with nothing known of it and the plugin named.
+    except Exception as error:  # noqa: BLE001
+        why = f"{type(error).__name__}: {error}"
+        _blame(plugins, extractor.framework, why, trouble)
+        ledger = Ledger(
+            framework=extractor.framework,
+            title=extractor.title,
+            status=Status.INCOMPLETE,
+            reached=None,
+            deployment=Deployment(),
+        )
+    row = RunRow(
+        index=index,
+        first=run.first,
+        last=run.last,
+        inputs=tuple(run.inputs),
+        framework=run.framework,
+        status=ledger.status,
+    )
+    return _Read(row=row, run=run, ledger=ledger)
+
+
+def _forget_older(reads: list[_Read], wanted: int | None) -> None:
+    """Let go of what no later step can ask for, so that a log of many restarts stays small in memory."""
+    if len(reads) < 2 or wanted is not None or not reads[-1].ledger.says_memory:
+        return
+    old = reads[-2]
+    reads[-2] = attrs.evolve(old, run=Run(old.run.framework))
+
+
+def _select(reads: Sequence[_Read], wanted: int | None) -> _Read:
+    """The run asked for, else the last one that says anything of memory or failed, else the last one."""
+    if wanted is not None:
+        for read in reads:
+            if read.row.index == wanted:
+                return read
+        raise UsageError(f"--run {wanted}: there are runs 0 to {len(reads) - 1}")
+    telling = [read for read in reads if read.ledger.says_memory]
+    return (telling or list(reads))[-1]
+
+
+def _device_readings(path: str, plugins: Plugins) -> tuple[DeviceReading, ...]:
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace") as file:
+            content = file.read()
+    except OSError as error:
+        raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
+    for reader in plugins.device_readers:
+        if reader.recognises(content):
+            try:
+                return reader.read(content, "smi0")
+            except UnusableInput as error:
+                raise UnusableInput(f"{path}: {error}") from None
+    commands = "; ".join(reader.command for reader in plugins.device_readers) or "no reader is active"
+    raise UnusableInput(f"{path}: not a device reading that is known. Make one with: {commands}")
+
+
+def _input_row(name: str, kind: str, path: str) -> InputRow:
+    with open(path, "rb") as file:
+        content = file.read()
+    return InputRow(
+        id=name, kind=kind, path=path, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
+    )
+
+
+# --- what the readings say ---------------------------------------------------------------------------------------
+
+
+def _device_name(ledger: Ledger, readings: Sequence[DeviceReading]) -> Value:
+    names = {reading.name for reading in readings if reading.name}
+    if len(names) == 1:
+        evidence = tuple(line for reading in readings for line in reading.used.evidence)
+        return text(names.pop(), Origin.MEASURED, how="device tool", evidence=evidence[:1])
+    return ledger.deployment.gpu_name
+
+
+def _device_total(facts: Sequence[RankFacts], readings: Sequence[DeviceReading]) -> Value:
+    printed = [rank.device_total for rank in facts if isinstance(rank.device_total, Known)]
+    measured = [device_capacity(reading) for reading in readings]
+    said = printed or [value for value in measured if isinstance(value, Known)]
+    said = said or [reading.total for reading in readings if isinstance(reading.total, Known)]
+    return least(said) if said else Unknown(why="no total was printed or measured", unit=GIB)
+
+
+def _shown_rank(facts: Sequence[RankFacts], spec: str | None) -> tuple[str | None, bool]:
+    """The rank whose table is shown: the one asked for, else the one with least free at the last common stage."""
+    if spec is not None:
+        return _rank_named(facts, spec).id.text, True
+    for stage in reversed(Stage):
+        frees = [(rank.free(stage), rank) for rank in facts]
+        if facts and all(isinstance(free, Known) for free, _ in frees):
+            return min(frees, key=lambda pair: getattr(pair[0], "number"))[1].id.text, False
+    return (facts[0].id.text if facts else None), False
+
+
+def _rank_named(facts: Sequence[RankFacts], spec: str) -> RankFacts:
+    wanted = _coordinates(spec)
+    found = [
+        rank
+        for rank in facts
+        if wanted and all(getattr(rank.id, name) == number for name, number in wanted.items())
+    ]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(rank.id.text for rank in facts) or "none"
+    why = "names no rank of the log" if not found else "names several ranks"
+    raise UsageError(f"--rank {spec}: {why}; there are: {there}")
+
+
+def _coordinates(spec: str) -> dict[str, int]:
+    """`TP3`, `DP1/PP0/TP3`, `pid 77` and a bare number (tensor parallel) as coordinates; empty when it is none."""
+    if spec.isdigit():
+        return {"tp": int(spec)}
+    pairs = re.findall(r"(DP|PP|TP|PID)\s*(\d+)", spec.upper())
+    clean = re.sub(r"(?:DP|PP|TP|PID)\s*\d+|[\s/,]", "", spec.upper())
+    return {} if clean else {name.lower(): int(number) for name, number in pairs}
+
+
+# --- KV layout ---------------------------------------------------------------------------------------------------
+
+
+def _layout(
+    config: ModelConfig | None,
+    options: Options,
+    ledger: Ledger,
+    plugins: Plugins,
+    trouble: _Trouble,
+) -> tuple[LayoutRow | None, list[Finding]]:
+    if config is None:
+        return None, []
+    layouts = plugins.kv_layouts
+    if options.layout is not None:
+        layouts = tuple(layout for layout in layouts if layout.name == options.layout)
+        if not layouts:
+            names = ", ".join(layout.name for layout in plugins.kv_layouts) or "none"
+            raise UsageError(f"--layout {options.layout}: there are: {names}")
+    for layout in layouts:
+        try:
+            if options.layout is None and not layout.applies(config):
+                continue
+            reading = layout.read(config, _placement(ledger), _dtype_bytes(ledger))
+        except LayoutError as error:
+            finding = Finding(
+                code="layout-refused",
+                severity=Severity.WARNING,
+                message=f"{layout.name}: {error}",
+                evidence=("config0",),
+            )
+            return _refused_layout(layout.name, str(error)), [finding]
+        # The border of a plugin: another layout may still know the model.
+        except Exception as error:  # noqa: BLE001
+            _blame(plugins, layout.name, f"{type(error).__name__}: {error}", trouble)
+            continue
+        return _layout_row(layout.name, reading), []
+    kind = config.get("model_type") or config.get("architectures") or "this model"
+    finding = Finding(
+        code="layout-unknown",
+        severity=Severity.WARNING,
+        message=(
+            f"no KV layout knows every layer of {kind}: bytes per token stay unknown "
+            "rather than counting all layers as full attention"
+        ),
+        evidence=("config0",),
+    )
+    return None, [finding]
+
+
+def _placement(ledger: Ledger) -> Placement:
+    """attention tensor parallel = tp // attention-DP // context parallel; sizes that are not said count as one."""
+    parallel = ledger.deployment.parallel
+    tensor, data, context, pipeline = (
+        int(value.number) if isinstance(value, Known) and value.number >= 1 else 1
+        for value in (parallel.tensor, parallel.attention_data, parallel.context, parallel.pipeline)
+    )
+    return Placement(attention_tensor=max(1, tensor // data // context), pipeline=pipeline)
+
+
+def _dtype_bytes(ledger: Ledger) -> int | None:
+    """Bytes of a KV element, where the resolved or the configured dtype says them."""
+    for value in (ledger.deployment.kv_cache_dtype_resolved, ledger.deployment.kv_cache_dtype):
+        if isinstance(value, Known):
+            name = str(value.amount).removeprefix("torch.").lower()
+            if name.startswith(("fp8", "float8", "int8", "uint8")):
+                return 1
+            if name in ("bfloat16", "float16", "bf16", "fp16", "half"):
+                return 2
+    return None
+
+
+def _layout_row(name: str, reading: LayoutReading) -> LayoutRow:
+    fixed = [t.fixed_bytes_per_request for t in reading.terms if t.fixed_bytes_per_request]
+    return LayoutRow(
+        name=name,
+        family=reading.family,
+        replication=reading.replication,
+        terms=tuple(
+            TermRow(
+                name=term.name,
+                layers=term.layers,
+                bytes_per_token=term.bytes_per_token,
+                window_tokens=term.window_tokens,
+                fixed_bytes_per_request=term.fixed_bytes_per_request,
+                slot=ABSENT if term.slot is None else term.slot,
+            )
+            for term in reading.terms
+        ),
+        bytes_per_token=reading.bytes_per_token,
+        fixed_bytes_per_request=total(fixed)
+        if fixed
+        else Unknown(why="this layout has no state that does not grow", unit=BYTES_PER_REQUEST),
+        formula=reading.formula,
+        source=reading.source,
+    )
+
+
+def _refused_layout(name: str, why: str) -> LayoutRow:
+    return LayoutRow(
+        name=name,
+        family=None,
+        replication=Unknown(why=why, unit=COUNT),
+        terms=(),
+        bytes_per_token=Unknown(why=why, unit=BYTES_PER_TOKEN),
+        fixed_bytes_per_request=Unknown(why=why, unit=BYTES_PER_REQUEST),
+        formula=None,
+        source=None,
+    )
+
+
+# --- rows of the report ------------------------------------------------------------------------------------------
+
+
+def _deployment_row(ledger: Ledger, gpu: GpuRow) -> DeploymentRow:
+    d = ledger.deployment
+    return DeploymentRow(
+        framework=text(ledger.framework, Origin.DERIVED, how="the events of its lines"),
+        framework_version=d.version,
+        model=d.model,
+        quantization=d.quantization,
+        kv_cache_dtype=d.kv_cache_dtype,
+        kv_cache_dtype_resolved=d.kv_cache_dtype_resolved,
+        mem_fraction_static=d.mem_fraction_static,
+        gpu_memory_utilization=d.gpu_memory_utilization,
+        context_length=d.context_length,
+        page_size=d.page_size,
+        chunked_prefill_size=d.chunked_prefill_size,
+        max_prefill_tokens=d.max_prefill_tokens,
+        speculative=d.speculative,
+        disaggregation=d.disaggregation,
+        parallel=d.parallel,
+        workers=d.workers,
+        gpu=gpu,
+    )
+
+
+def _kv_pool_row(ledger: Ledger, layout: LayoutRow | None) -> KvPoolRow:
+    workers = ledger.workers
+    nothing = Unknown(why="no scheduler's pool is shown", unit=TOKENS)
+    tokens = [worker.tokens for worker in workers]
+    sizes = [worker.size for worker in workers if isinstance(worker.size, Known)]
+    budgets = [worker.budget for worker in workers if isinstance(worker.budget, Known)]
+    return KvPoolRow(
+        tokens=least(tokens) if tokens else nothing,
+        deployment_tokens=over_workers(tokens, ledger.deployment.workers, "all workers")
+        if tokens
+        else nothing,
+        size=least(sizes) if sizes else Unknown(why="no KV pool size is printed", unit=GIB),
+        budget=least(budgets) if budgets else Unknown(why="no KV budget is printed", unit=GIB),
+        bytes_per_token=ledger.kv.bytes_per_token,
+        bytes_per_full_token=ledger.kv.bytes_per_full_token,
+        sizing_mode=ledger.kv.sizing_mode,
+        dtype=ledger.kv.dtype,
+        workers=tuple(
+            WorkerRow(
+                dp=worker.dp,
+                tokens=worker.tokens,
+                request_limit=worker.request_limit,
+                size=worker.size,
+            )
+            for worker in workers
+        ),
+        pools=next((worker.pools for worker in workers if worker.pools), ()),
+        state_slots=next((w.state_slots for w in workers if w.state_slots is not None), None),
+        layout=layout,
+    )
+
+
+def _evidence_row(run: Run) -> list[EvidenceRow]:
+    return [
+        EvidenceRow(
+            id=sighting.line,
+            rank=sighting.speaker.label or None,
+            matcher=sighting.matcher,
+            fields=printed_fields(sighting.event),
+            text=sighting.text,
+        )
+        for sighting in run
+    ]
+
+
+# --- what went wrong ---------------------------------------------------------------------------------------------
+
+
+def _blame(plugins: Plugins, item: str, why: str, trouble: _Trouble) -> None:
+    """Mark the plugin that contributed an item as failed."""
+    owner = plugins.owner_of(item)
+    if owner is not None and owner.name not in {row.name for row in trouble.rows}:
+        trouble.rows.append(attrs.evolve(owner, status="failed", error=f"{item}: {why}"))
+    trouble.findings.append(
+        Finding(
+            code="plugin-failed",
+            severity=Severity.ERROR,
+            message=f"{item} failed while reading: {why}",
+        )
+    )
+
+
+def _rows_without(rows: Sequence[PluginRow], failed: Sequence[PluginRow]) -> list[PluginRow]:
+    names = {row.name for row in failed}
+    return [row for row in rows if row.name not in names]
+
+
+def _scan_findings(scanner: Scanner) -> list[Finding]:
+    return [
+        Finding(
+            code="matcher-clash",
+            severity=Severity.WARNING,
+            message=(
+                f"{clash.used} and {clash.dropped} both read this text; {clash.used} was used. "
+                "One should say that it replaces the other."
+            ),
+            evidence=(clash.line,),
+        )
+        for clash in scanner.clashes
+    ]
+
+
+def _clash_findings(clash: str | None, readings: Sequence[DeviceReading]) -> list[Finding]:
+    if clash is None:
+        return []
+    lines = tuple(line for reading in readings[:1] for line in reading.used.evidence)
+    return [
+        Finding(code="gpu-clash", severity=Severity.WARNING, message=clash, evidence=lines)
+    ]
+
+
+def _cut_finding(source: Source) -> Finding:
+    return Finding(
+        code="input-cut",
+        severity=Severity.WARNING,
+        message=f"{source.path}: the compressed data ends early; what came before it was read",
+        evidence=(source.name,),
+    )
+
+
+def _tool_version() -> str:
+    try:
+        return importlib.metadata.version("capacity-core")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+__all__ = ["DEFAULT_LENGTHS", "Options", "RankRow", "analyse"]

@@ -1,0 +1,98 @@
+"""`capacity analyze`: one report from a server's log."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from capacity_core.cli.options import TokenCounts, load_plugins, plugin_options, write_result
+from capacity_core.errors import ExitCode, UsageError
+
+
+@click.command("analyze")
+@click.argument("logs", nargs=-1, metavar="[LOG]…")
+@click.option("--log-file", "log_files", multiple=True, metavar="LOG", help="Another way to name a log.")
+@click.option(
+    "--smi",
+    "--nvidia-smi-file",
+    "smi",
+    metavar="FILE",
+    help="Output of the device tool, one row for each GPU (README tells the command).",
+)
+@click.option(
+    "--config", "--config-json", "config", metavar="FILE", help="The model's config.json."
+)
+@click.option("--gpu", metavar="NAME", help="The device, as `capacity gpus` lists them.")
+@click.option(
+    "--rank", "--target-rank", "rank", metavar="SPEC", help="The rank to show: 3, TP3, DP1/PP0/TP3."
+)
+@click.option(
+    "--request-tokens",
+    type=TokenCounts(),
+    default="4096,6144,8192",
+    show_default=True,
+    help="Lengths of requests, prompt and answer together.",
+)
+@click.option("--run", type=click.IntRange(min=0), help="Report this server start, counted from 0.")
+@click.option("--layout", metavar="NAME", help="Use this KV layout for --config.")
+@click.option("--format", "output_format", default="text", show_default=True, metavar="NAME",
+              help="text or json.")
+@click.option("-o", "--output", metavar="FILE", help="Write the report to a file.")
+@plugin_options
+def command(
+    logs: tuple[str, ...],
+    log_files: tuple[str, ...],
+    smi: str | None,
+    config: str | None,
+    gpu: str | None,
+    rank: str | None,
+    request_tokens: tuple[int, ...],
+    run: int | None,
+    layout: str | None,
+    output_format: str,
+    output: str | None,
+    disable_plugins: tuple[tuple[str, ...], ...],
+    only_plugins: tuple[str, ...] | None,
+    strict_plugins: bool,
+) -> int:
+    """Explain the GPU memory and the capacity of the server that wrote LOG.
+
+    LOG is a file, a .gz file or - for stdin. The last server start that says anything is reported.
+
+    \b
+    Examples:
+      capacity analyze server.log --smi smi.txt --config config.json
+      docker logs my-server 2>&1 | capacity analyze - --format json
+
+    \b
+    Exit codes: 0 report made · 1 input unusable · 2 wrong usage · 3 report made, but a plugin failed
+    """
+    from capacity_core.analysis import Options, analyse
+
+    paths = (*logs, *log_files)
+    if not paths:
+        raise UsageError("no log was named. Try: capacity analyze server.log (or - for stdin)")
+    if paths.count("-") > 1:
+        raise UsageError("stdin (-) can be named only once")
+    plugins = load_plugins(disable_plugins, only_plugins, strict_plugins)
+    renderers = {renderer.name: renderer for renderer in plugins.renderers}
+    if output_format not in renderers:
+        raise UsageError(f"--format {output_format}: there are: {', '.join(sorted(renderers))}")
+    options = Options(
+        smi=smi,
+        config=config,
+        gpu=gpu,
+        rank=rank,
+        request_tokens=request_tokens,
+        run=run,
+        layout=layout,
+    )
+    report = analyse(paths, options, plugins)
+    write_result(renderers[output_format].render(report), output)
+    sys.stdout.flush()
+    failed_now = [row for row in report.plugins if row.status == "failed"]
+    for row in failed_now:
+        if row.name not in {known.name for known in plugins.failed}:
+            click.echo(f"capacity: plugin {row.name!r} failed: {row.error}", err=True)
+    return ExitCode.PLUGIN_FAILED if failed_now else ExitCode.OK

@@ -1,0 +1,117 @@
+"""Option types and the plugin options that commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from capacity_core.loader import Plugins, load
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class TokenCounts(click.ParamType):
+    """`4096,8k,128k`: positive whole numbers, where k means 1024."""
+
+    name = "N[,N…]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(self._count(part.strip(), param, ctx) for part in str(value).split(","))
+
+    def _count(self, part: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+)(k?)", part, re.IGNORECASE)
+        count = int(match[1]) * (1024 if match[2] else 1) if match else 0
+        if count <= 0:
+            self.fail(f"{part!r} is no positive number of tokens; write 4096,8k,128k", param, ctx)
+        return count
+
+
+class Names(click.ParamType):
+    """Names separated by commas; an empty text is the empty set."""
+
+    name = "NAME[,NAME…]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+def plugin_options(command: Command) -> Command:
+    """Which plugins take part; each option has its environment variable."""
+    for option in (
+        click.option(
+            "--strict-plugins",
+            is_flag=True,
+            envvar="CAPACITY_STRICT_PLUGINS",
+            help="End with exit 3 at the first plugin that cannot be used.",
+        ),
+        click.option(
+            "--only-plugins",
+            type=Names(),
+            envvar="CAPACITY_ONLY_PLUGINS",
+            help="Use exactly these plugins.",
+        ),
+        click.option(
+            "--disable-plugin",
+            "disable_plugins",
+            type=Names(),
+            multiple=True,
+            envvar="CAPACITY_DISABLE_PLUGINS",
+            help="Leave a plugin out, decided before it is imported. May repeat.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def load_plugins(
+    disable_plugins: tuple[tuple[str, ...], ...],
+    only_plugins: tuple[str, ...] | None,
+    strict_plugins: bool,
+) -> Plugins:
+    """The plugins that the options leave; those that failed are named on stderr."""
+    disabled = [name for names in disable_plugins for name in names]
+    plugins = load(disable=disabled, only=only_plugins, strict=strict_plugins)
+    for row in plugins.failed:
+        owner = f"{row.distribution} {row.version}" if row.distribution else row.module
+        click.echo(f"capacity: plugin {row.name!r} ({owner}) not used: {row.error}", err=True)
+    return plugins
+
+
+def write_result(result: str, output: str | None) -> None:
+    """Print a result, or write it to a file that is replaced only once it is complete."""
+    if output is None:
+        click.echo(result, nl=False)
+        return
+    import os
+    import tempfile
+
+    from capacity_core.errors import UnusableInput
+
+    folder = os.path.dirname(os.path.abspath(output))
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".capacity-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(result)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, output)
+    except OSError as error:
+        raise UnusableInput(f"{output}: cannot be written: {error.strerror}.") from None
+
+
+def _umask() -> int:
+    import os
+
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,32 @@
+"""Reads a model's config.json and brings a nested text model's keys to the top."""
+
+from __future__ import annotations
+
+import json
+
+from capacity_core.api.kv_layouts import ModelConfig
+from capacity_core.errors import UnusableInput
+
+_NESTED = ("text_config", "llm_config", "language_config")
+
+
+def read_model_config(path: str) -> ModelConfig:
+    """The configuration as one flat mapping; where a text model is nested, its keys win over the wrapper's.
+
+    Raises UnusableInput when the file is missing, no JSON, or no JSON object.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            config = json.load(file)
+    except OSError as error:
+        raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UnusableInput(
+            f"{path}: is no JSON ({error}). Give the model's config.json."
+        ) from None
+    if not isinstance(config, dict):
+        raise UnusableInput(
+            f"{path}: holds a JSON {type(config).__name__}, not an object. Give the model's config.json."
+        )
+    nested = next((config[key] for key in _NESTED if isinstance(config.get(key), dict)), {})
+    return {**config, **nested}

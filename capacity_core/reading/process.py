@@ -1,0 +1,39 @@
+"""Matchers of what any process prints when it dies; they register through the same hooks as a plugin's."""
+
+from __future__ import annotations
+
+from capacity_core.api import NUMBER, Matcher, Sample, hookimpl
+from capacity_core.api.failures import OutOfMemory, Traceback
+from capacity_core.units import Gib
+
+TRACEBACK = Matcher(
+    name="process.traceback",
+    anchor="Traceback (most recent call last)",
+    pattern=r"Traceback \(most recent call last\)",
+    event=Traceback,
+    means="A Python process raised an exception that nothing caught, or logged one that it caught.",
+    samples=(Sample("Traceback (most recent call last):", Traceback()),),
+)
+
+OUT_OF_MEMORY = Matcher(
+    name="process.out_of_memory",
+    anchor="out of memory. Tried to allocate",
+    pattern=rf"out of memory\. Tried to allocate (?:(?P<wanted>{NUMBER}) GiB)?"
+    rf"(?:[^\n]{{0,80}}? has a total capacity of (?P<total>{NUMBER}) GiB)?",
+    event=OutOfMemory,
+    means="The device allocator failed; `total` is the device memory that the process sees.",
+    samples=(
+        Sample(
+            "X out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.10 GiB of which",
+            OutOfMemory(wanted=Gib("2.50"), total=Gib("79.10")),
+        ),
+        Sample(
+            "X out of memory. Tried to allocate 20.00 MiB (GPU 0; 1.00 GiB total", OutOfMemory()
+        ),
+    ),
+)
+
+
+@hookimpl
+def capacity_matchers() -> tuple[Matcher, ...]:
+    return (TRACEBACK, OUT_OF_MEMORY)

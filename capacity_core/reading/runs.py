@@ -1,0 +1,35 @@
+"""Cuts the sightings of one log into runs: one for each server start of each framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from capacity_core.api.extractors import Extractor, Run, Sighting
+from capacity_core.api.failures import NEUTRAL
+
+
+def split(sightings: Iterable[Sighting], extractors: Sequence[Extractor]) -> Iterator[Run]:
+    """The runs of a log, each as soon as it has ended; the last ones in the order of their first lines.
+
+    A log may interleave frameworks: each has its own current run. What any process prints goes to the run whose
+    line was seen last; an event that no extractor knows is left out.
+    """
+    owners = {event: extractor for extractor in extractors for event in extractor.events}
+    current: dict[str, Run] = {}
+    latest: Run | None = None
+    for sighting in sightings:
+        extractor = owners.get(type(sighting.event))
+        if extractor is None:
+            if latest is not None and isinstance(sighting.event, NEUTRAL):
+                latest.add(sighting)
+            continue
+        run = current.get(extractor.framework)
+        if run is not None and extractor.starts_run(run, sighting):
+            yield run
+            run = None
+        if run is None:
+            current.pop(extractor.framework, None)  # a newer run takes its place behind the others
+            run = current[extractor.framework] = Run(extractor.framework)
+        run.add(sighting)
+        latest = run
+    yield from current.values()

@@ -1,0 +1,219 @@
+"""Where a log's bytes come from: a file, a gzip file or stdin, as chunks of UTF-8 text, cleaned where needed.
+
+Two roads, one interface. Plain text is handed on as it is: colour codes and wrappers do not stand inside the words
+that the scanner looks for. Text that is wrapped line by line (JSON lines) or coloured inside words goes through a
+cleaning generator. Either way a physical line stays one line, so that line numbers are those of the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import json
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from capacity_core.errors import UnusableInput
+
+CHUNK = 256 * 1024
+"""Bytes of one read. Fresh `bytes` of this size are read fastest; a reused bytearray is not."""
+
+SMALL = 4 * 1024 * 1024
+"""Up to this size a log is kept, so that it can be read a second time through the cleaning road."""
+
+_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_COLOUR_IN_WORD = re.compile(rb"[A-Za-z]\x1b\[[0-9;]*m[A-Za-z]")
+_MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "text")
+
+
+class Source:
+    """One log to read, named `log0`, `log1`, … in evidence ids.
+
+    Raises UnusableInput when the path is missing, a directory, unreadable or empty.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.path = path
+        self.bytes_read = 0
+        self.truncated = False
+        self._file = _open(path)
+        self._head = self._read_head()
+        if not self._head:
+            raise UnusableInput(
+                f"{path}: the file is empty. Give the server's own output, from its start."
+            )
+        self.whole_in_head = len(self._head) < SMALL
+        self._encoding = _encoding(self._head)
+        self._gzipped = self._head[:2] == b"\x1f\x8b"
+        self.seekable = (
+            path != "-" and not self._gzipped and self._encoding is None and self._file.seekable()
+        )
+        self.looks_binary = (
+            self._encoding is None and not self._gzipped and b"\0" in self._head[:8192]
+        )
+
+    def close(self) -> None:
+        if self.path != "-":
+            self._file.close()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The log's text as UTF-8, raw or cleaned as its beginning asks for."""
+        text = self._text()
+        first = next(text, b"")
+        road = _cleaned if needs_cleaning(first) else iter
+        if road is _cleaned:
+            self.seekable = False
+        yield from road(_chain(first, text))
+
+    def cleaned_chunks(self) -> Iterator[bytes]:
+        """The same text once more through the cleaning road; only for a log that is `whole_in_head`."""
+        self.seekable = False
+        return _cleaned(self._text())
+
+    def newlines(self, start: int, end: int) -> int:
+        """How many lines end in the bytes [start, end) of a seekable source."""
+        count = 0
+        while start < end:
+            block = os.pread(self._file.fileno(), min(1 << 20, end - start), start)
+            if not block:
+                break
+            count += block.count(b"\n")
+            start += len(block)
+        return count
+
+    def _read_head(self) -> bytes:
+        parts = []
+        size = 0
+        while size < SMALL and (part := self._read_file()):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+
+    def _read_file(self) -> bytes:
+        part = self._file.read(CHUNK)
+        self.bytes_read += len(part)
+        return part
+
+    def _raw(self) -> Iterator[bytes]:
+        for at in range(0, len(self._head), CHUNK):
+            yield self._head[at : at + CHUNK]
+        if self.whole_in_head:
+            return
+        self._head = self._head[:4]
+        while part := self._read_file():
+            yield part
+
+    def _text(self) -> Iterator[bytes]:
+        raw = self._gunzipped() if self._gzipped else self._raw()
+        return raw if self._encoding is None else _recoded(raw, self._encoding)
+
+    def _gunzipped(self) -> Iterator[bytes]:
+        stream = gzip.GzipFile(fileobj=io.BufferedReader(_Rejoined(self._raw())))
+        while True:
+            try:
+                part = stream.read(CHUNK)
+            except EOFError:
+                self.truncated = True  # what was there before the cut has been read
+                return
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise UnusableInput(
+                    f"{self.path}: damaged gzip data ({error}). Unpack it by hand first."
+                ) from error
+            if not part:
+                return
+            yield part
+
+
+def _open(path: str) -> BinaryIO:
+    if path == "-":
+        return sys.stdin.buffer
+    try:
+        # Unbuffered: the chunks are the reads.
+        return open(path, "rb", buffering=0)  # type: ignore[return-value]  # noqa: SIM115
+    except IsADirectoryError:
+        raise UnusableInput(f"{path}: is a directory; name the log file in it.") from None
+    except OSError as error:
+        raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def _encoding(head: bytes) -> str | None:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return None
+
+
+def _recoded(raw: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    for part in raw:
+        yield decoder.decode(part).encode()
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+class _Rejoined(io.RawIOBase):
+    """Chunks as a raw stream, which gzip wants to read from."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def needs_cleaning(beginning: bytes) -> bool:
+    """Whether a log's first chunk shows JSON lines, or colours inside words."""
+    line = beginning.lstrip().split(b"\n", 1)[0]
+    return _message_of(line) is not None or _COLOUR_IN_WORD.search(beginning) is not None
+
+
+def _cleaned(text: Iterator[bytes]) -> Iterator[bytes]:
+    tail = b""
+    for chunk in text:
+        data = tail + chunk
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) < SMALL:
+            tail = data
+            continue
+        end = end or len(data)
+        yield b"\n".join(_clean_line(line) for line in data[:end].split(b"\n"))
+        tail = data[end:]
+    if tail:
+        yield _clean_line(tail)
+
+
+def _clean_line(line: bytes) -> bytes:
+    message = _message_of(line)
+    # A message of several lines stays on its one physical line: `\r` parts messages, not line numbers.
+    plain = line if message is None else message.rstrip("\r\n").replace("\n", "\r").encode()
+    return _ANSI.sub(b"", plain)
+
+
+def _message_of(line: bytes) -> str | None:
+    if not line.startswith(b"{"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    return next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), None)

@@ -1,0 +1,70 @@
+"""Fields of a config.json as counts that cite where they come from, and the bytes they make."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from capacity_core.api.kv_layouts import ModelConfig
+from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_TOKEN, COUNT
+from capacity_core.values import Known, Origin, Unknown, Value, known
+
+
+def given(config: ModelConfig, *names: str) -> bool:
+    """Whether one of `names` stands in the configuration and is not null."""
+    return any(config.get(name) is not None for name in names)
+
+
+def count(config: ModelConfig, *names: str) -> Known:
+    """The first of `names`, which mean the same, that is given: a whole number of at least 1.
+
+    Raises LayoutError, naming the field, when all are absent or null, or when it is no such number.
+    """
+    name = next((name for name in names if config.get(name) is not None), None)
+    if name is None:
+        null = next((name for name in names if name in config), None)
+        raise LayoutError(
+            f"{null} is null in the configuration"
+            if null
+            else f"the configuration has no {' or '.join(names)}"
+        )
+    number = config[name]
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise LayoutError(
+            f"{name} is {repr(number)[:60]} in the configuration, "
+            "which is not a whole number of at least 1"
+        )
+    return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{name}",))
+
+
+def whole(value: Known) -> int:
+    """A count as an int."""
+    return int(value.number)
+
+
+def cited(*values: Known) -> tuple[str, ...]:
+    """The fields that `values` rest on, each once."""
+    return tuple(dict.fromkeys(field for value in values for field in value.evidence))
+
+
+def bytes_per_token(
+    elements: int, how: str, operands: tuple[Known, ...], dtype_bytes: int | None
+) -> Value:
+    """What a token costs on one rank, B/token: `elements`, counted by `how`, of `dtype_bytes` each.
+
+    Unknown, citing the same fields, when the size of an element is not known.
+    """
+    if dtype_bytes is None:
+        return Unknown(
+            why="the KV dtype is not known, hence not the bytes of an element",
+            unit=BYTES_PER_TOKEN,
+            evidence=cited(*operands),
+        )
+    return Known(
+        amount=Decimal(elements * dtype_bytes),
+        unit=BYTES_PER_TOKEN,
+        origin=Origin.THEORETICAL,
+        how=f"{how} * {dtype_bytes} B",
+        operands=operands,
+        evidence=cited(*operands),
+    )

@@ -1,0 +1,157 @@
+"""Which configurations are claimed: only those whose every layer keeps every token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import capacity_kv_layouts
+from capacity_kv_layouts.latent import Latent
+
+PLAIN: dict[str, Any] = {
+    "model_type": "some_new_model",
+    "num_hidden_layers": 4,
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+LATENT: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 4,
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
+
+
+def claimed_by(config: dict[str, Any]) -> list[str]:
+    layouts = capacity_kv_layouts.capacity_kv_layouts()
+    return [layout.name for layout in layouts if layout.applies(config)]
+
+
+OTHER_CACHES = {
+    "sliding window": {"sliding_window": 4096},
+    "sliding window, said to be on": {"use_sliding_window": True, "sliding_window": 4096},
+    "sliding by layer": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "sliding by layer though switched off": {
+        "use_sliding_window": False,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "sliding by interval": {"sliding_window_pattern": 6},
+    "hybrid cache": {"cache_implementation": "hybrid"},
+    "window heads": {"swa_num_key_value_heads": 8},
+    "chunks": {"attention_chunk_size": 8192},
+    "linear attention (Qwen3-Next)": {"full_attention_interval": 4, "linear_num_key_heads": 16},
+    "linear attention by layer": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "linear attention (Kimi)": {"linear_attn_config": {"full_attn_layers": [4]}},
+    "linear attention (MiniMax)": {"attn_type_list": [0, 0, 0, 1]},
+    "linear attention in all layers": {"attn_type_list": [0, 0, 0, 0]},
+    "linear attention (Ring)": {"layer_group_size": 5},
+    "state space (Nemotron-H)": {"hybrid_override_pattern": "M-M*"},
+    "state space (Jamba)": {"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16},
+    "state space (Bamba)": {"attn_layer_indices": [1, 3]},
+    "state space by block": {"layers_block_type": ["mamba", "attention"] * 2},
+    "short convolution (LFM2)": {"full_attn_idxs": [2], "conv_L_cache": 3},
+    "recurrent": {"block_types": ["recurrent", "recurrent", "attention"]},
+    "compressed": {"compress_ratios": [0, 4, 128, 4]},
+    "indexed": {"index_topk": 2048, "index_head_dim": 128},
+    "sparse": {"sparse_attention_config": {"sparse_index_dim": 128}},
+    "block-sparse": {"blocksparse_block_size": 64, "dense_attention_every_n_layers": 2},
+    "shared by layers (Gemma-3n)": {"num_kv_shared_layers": 2},
+    "shared by layers (Hunyuan)": {"use_cla": True, "cla_share_factor": 2},
+    "encoder and decoder": {"is_encoder_decoder": True},
+    "encoder layers": {"encoder_layers": 4, "decoder_layers": 4},
+    "cross attention": {"cross_attention_layers": [1, 3]},
+    "heads by block (Nemotron-NAS)": {"block_configs": [{"attention": {"no_op": True}}]},
+    "heads by layer": {"num_key_value_heads_per_layer": [2, 2, 4, 4]},
+    "heads by layer, in place (OpenELM)": {"num_kv_heads": [1, 2, 2, 4]},
+    "global heads (Gemma-4)": {"num_global_key_value_heads": 2},
+    "layers that run twice": {"num_loops": 2},
+    "an unknown list by layer": {"retention_by_layer": [0, 1, 0, 1]},
+    "an unknown list as long as the layers": {"keep": [0.1, 0.5, 0.5, 1.0]},
+    "an unknown pattern": {"memory_pattern": "AABB"},
+    "an unknown mapping of layers": {"layer_plan": {"0": "full", "1": "none"}},
+}
+
+
+@pytest.mark.parametrize("base", [PLAIN, LATENT], ids=["heads", "latent"])
+@pytest.mark.parametrize("fields", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
+def test_other_caches_are_not_claimed(base: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert claimed_by(base)
+    assert claimed_by({**base, **fields}) == []
+
+
+FULL_ATTENTION = {
+    "window switched off (Qwen2.5)": {
+        "use_sliding_window": False,
+        "sliding_window": 131072,
+        "max_window_layers": 28,
+    },
+    "null window (Mistral v0.2)": {"sliding_window": None},
+    "all layers full": {"layer_types": ["full_attention"] * 4, "max_window_layers": 4},
+    "all layers full (MiniMax-M2)": {
+        "attn_type_list": [1, 1, 1, 1],
+        "layernorm_full_attention_beta": 1.0,
+        "layernorm_linear_attention_beta": 1.0,
+    },
+    "mixture of experts by layer": {
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0, 3],
+        "moe_layer_freq": [0, 1, 1, 1],
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+    },
+    "no rotation in some layers (SmolLM3)": {
+        "no_rope_layers": [1, 1, 1, 0],
+        "no_rope_layer_interval": 4,
+    },
+    "what every configuration may carry": {
+        "is_encoder_decoder": False,
+        "add_cross_attention": False,
+        "cross_attention_hidden_size": None,
+        "chunk_size_feed_forward": 0,
+        "encoder_no_repeat_ngram_size": 0,
+        "num_nextn_predict_layers": 1,
+        "eos_token_id": [1, 2],
+        "use_cla": False,
+        "rope_scaling": {"type": "yarn", "factor": 40},
+        "quantization_config": {"modules_to_not_convert": ["lm_head"]},
+        "vision_config": {"window_size": 112, "fullatt_block_indexes": [7, 15]},
+    },
+}
+
+
+@pytest.mark.parametrize("fields", FULL_ATTENTION.values(), ids=FULL_ATTENTION.keys())
+def test_what_only_looks_like_another_cache_is_claimed(fields: dict[str, Any]) -> None:
+    assert claimed_by({**PLAIN, **fields}) == ["grouped-query"]
+    assert claimed_by({**LATENT, **fields}) == ["latent"]
+
+
+def test_a_model_without_attention_heads_is_not_claimed() -> None:
+    assert claimed_by({"model_type": "mamba2", "num_heads": 128, "num_hidden_layers": 64}) == []
+    assert claimed_by({}) == []
+
+
+@pytest.mark.parametrize("model_type", ["minicpm3", "longcat_flash", "deepseek_v4", "unheard_of"])
+def test_a_latent_of_another_model_type_is_not_claimed(model_type: str) -> None:
+    assert claimed_by({**LATENT, "model_type": model_type}) == []
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "kimi_k2"])
+def test_the_known_latents_are_claimed_by_one_layout(model_type: str) -> None:
+    assert claimed_by({**LATENT, "model_type": model_type}) == ["latent"]
+
+
+def test_a_latent_that_is_null_is_not_counted_as_heads() -> None:
+    assert claimed_by({**LATENT, "kv_lora_rank": None}) == ["latent"]
+
+
+def test_deepseek_without_latent_has_heads() -> None:
+    heads = {**PLAIN, "model_type": "deepseek_v2", "kv_lora_rank": None, "use_mla": False}
+    assert not Latent().applies(heads)
+    assert claimed_by(heads) == ["grouped-query"]

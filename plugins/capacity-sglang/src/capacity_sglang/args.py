@@ -1,0 +1,125 @@
+"""The server_args line: what the server was started with, after SGLang resolved it."""
+
+from __future__ import annotations
+
+import attrs
+
+from capacity_core.api import Arguments, Matcher, Sample
+from capacity_core.api.extractors import Sighting
+from capacity_core.api.ledger import Parallel
+from capacity_core.units import COUNT, Unit
+from capacity_core.values import Known, Origin, Unknown, Value, known, text
+
+
+@attrs.frozen(kw_only=True)
+class ServerArgs:
+    """The resolved launch arguments, printed by every node's launcher before its schedulers start."""
+
+    arguments: Arguments
+
+
+# A line of 4 to 12 kB, in builds with many fields more; it may be wrapped or cut.
+_WINDOW = 65536
+
+SERVER_ARGS_REPR = Matcher(
+    name="sglang.server_args_repr",
+    anchor="server_args=ServerArgs(",
+    pattern=r"server_args=ServerArgs\((?P<arguments>.*)",
+    event=ServerArgs,
+    means="Launch arguments as a dataclass repr, resolved.",
+    seen_in="0.2.15 … 0.5.18",
+    samples=(
+        Sample(
+            "server_args=ServerArgs(model_path='/m', tp_size=8, x=<Mode.A: 'a'>)",
+            ServerArgs(arguments=Arguments("model_path='/m', tp_size=8, x=<Mode.A: 'a'>)")),
+        ),
+    ),
+    window=_WINDOW,
+)
+
+SERVER_ARGS_DICT = Matcher(
+    name="sglang.server_args_dict",
+    anchor="server_args={",
+    pattern=r"server_args=\{(?P<arguments>.*)",
+    event=ServerArgs,
+    means="Launch arguments as a dict, resolved.",
+    seen_in="0.5.19 … 0.5.23",
+    samples=(
+        Sample(
+            "server_args={'model_path': '/m', 'tp_size': 8}",
+            ServerArgs(arguments=Arguments("'model_path': '/m', 'tp_size': 8}")),
+        ),
+    ),
+    window=_WINDOW,
+)
+
+MATCHERS = (SERVER_ARGS_REPR, SERVER_ARGS_DICT)
+
+
+class Settings:
+    """The arguments of a run, as values that cite their line."""
+
+    def __init__(self, sighting: Sighting | None) -> None:
+        self._line = (sighting.line,) if sighting else ()
+        event = sighting.event if sighting else None
+        self.arguments = event.arguments if isinstance(event, ServerArgs) else Arguments("")
+
+    def text(self, *keys: str, none: tuple[str, ...] = ()) -> Value:
+        """A text or flag; unknown when absent, printed as None, or one of the words in `none`."""
+        said = self.arguments.said(*keys)
+        if said is None or said in none:
+            return self._unknown(keys, None)
+        return text(said, Origin.CONFIGURED, how=keys[0], evidence=self._line)
+
+    def number(self, unit: Unit, *keys: str) -> Value:
+        said = self.arguments.said(*keys)
+        try:
+            from decimal import Decimal
+
+            amount = Decimal(said or "")
+        except ArithmeticError:
+            return self._unknown(keys, unit)
+        return known(amount, unit, Origin.CONFIGURED, how=keys[0], evidence=self._line)
+
+    def flag(self, key: str) -> bool | None:
+        """True or False as printed; None when the arguments do not say."""
+        return {"True": True, "False": False}.get(self.arguments.get(key, ""))
+
+    def whole(self, key: str) -> int | None:
+        value = self.number(COUNT, key)
+        return int(value.number) if isinstance(value, Known) else None
+
+    def _unknown(self, keys: tuple[str, ...], unit: Unit | None) -> Unknown:
+        why = f"server_args has no {keys[0]}" if self._line else "no server_args line"
+        return Unknown(why=why, unit=unit, evidence=self._line)
+
+    @property
+    def parallel(self) -> Parallel:
+        """The sizes as printed. Attention-DP is `dp_size` under enable_dp_attention, `attn_dp_size` from 0.5.22."""
+        attention = self.number(COUNT, "attn_dp_size")
+        if not self.flag("enable_dp_attention"):
+            attention = self.number(COUNT, "attn_dp_size")
+        elif isinstance(attention, Unknown):
+            attention = self.number(COUNT, "dp_size")
+        return Parallel(
+            tensor=self.number(COUNT, "tp_size"),
+            pipeline=self.number(COUNT, "pp_size"),
+            data=self.number(COUNT, "dp_size"),
+            expert=self.number(COUNT, "ep_size"),
+            attention_data=attention,
+            context=self.number(COUNT, "attn_cp_size"),
+            nodes=self.number(COUNT, "nnodes"),
+        )
+
+    @property
+    def workers(self) -> Value:
+        """How many schedulers have a pool of their own.
+
+        dp_size; from 0.5.22 `--dp-size N --enable-dp-attention` is printed as dp_size=1, attn_dp_size=N
+        (arg_groups/parallel_hook.py of 0.5.22), so both multiply.
+        """
+        data = self.number(COUNT, "dp_size")
+        split = self.number(COUNT, "attn_dp_size")
+        if self.flag("enable_dp_attention") and isinstance(split, Known):
+            return (data.named("dp_size") * split.named("attn_dp_size")) if isinstance(data, Known) else split
+        return data

@@ -1,0 +1,105 @@
+"""How a server dies, in SGLang's words."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import attrs
+
+from capacity_core.api import NUMBER, Matcher, Sample
+from capacity_core.units import Ratio
+
+
+@attrs.frozen(kw_only=True)
+class NoKvMemory:
+    """After weights nothing is left for the KV pool under the fraction."""
+
+    mem_fraction_static: Ratio | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Crashed:
+    """A process of the server hit an exception that it does not survive; `who` as printed."""
+
+    who: str | None = None
+
+
+NOT_ENOUGH = Matcher(
+    name="sglang.not_enough_memory",
+    anchor="Not enough memory. Please try to increase --mem-fraction-static",
+    pattern=(
+        r"Not enough memory\. Please try to increase --mem-fraction-static\.?"
+        rf"(?: Current value: (?:self\.server_args\.)?mem_fraction_static=(?P<mem_fraction_static>{NUMBER}))?"
+    ),
+    event=NoKvMemory,
+    means="The KV budget is zero or negative: the fraction is smaller than what weights take.",
+    seen_in="0.2.15 … 0.5.23",
+    samples=(
+        Sample("Not enough memory. Please try to increase --mem-fraction-static.", NoKvMemory()),
+        Sample(
+            "Not enough memory. Please try to increase --mem-fraction-static. "
+            "Current value: self.server_args.mem_fraction_static=0.8",
+            NoKvMemory(mem_fraction_static=Decimal("0.8")),
+        ),
+    ),
+)
+
+WEIGHTS_LEAVE_NONE = Matcher(
+    name="sglang.weights_leave_none",
+    anchor="Loaded weights leave no GPU memory for the KV cache",
+    pattern=(
+        r"Loaded weights leave no GPU memory for the KV cache"
+        rf"(?: under --mem-fraction-static=(?P<mem_fraction_static>{NUMBER}))?"
+    ),
+    event=NoKvMemory,
+    means="The same in newer words, with the fraction.",
+    seen_in="0.5.15 … 0.5.23",
+    samples=(
+        Sample(
+            "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.88. Raise",
+            NoKvMemory(mem_fraction_static=Decimal("0.88")),
+        ),
+    ),
+)
+
+CRASHED = Matcher(
+    name="sglang.crashed",
+    anchor=" hit an exception: ",
+    pattern=r"(?P<who>Scheduler|TpModelWorkerClient|DataParallelController|TokenizerManager|DetokenizerManager)"
+    r" hit an exception: ",
+    event=Crashed,
+    means="A process of the server died; a traceback follows.",
+    seen_in="0.3.6.post3 … 0.5.23",
+    samples=(
+        Sample(
+            "Scheduler hit an exception: Traceback (most recent call last):",
+            Crashed(who="Scheduler"),
+        ),
+    ),
+)
+
+CAPTURE_FAILED = Matcher(
+    name="sglang.capture_failed",
+    anchor=" graph failed: ",
+    pattern=r"Capture (?:prefill )?(?:cuda|CUDA|npu|cpu) graph failed: ",
+    event=Crashed,
+    means="A graph capture failed, which ends the server.",
+    seen_in="0.4.6.post5 … 0.5.23",
+    samples=(Sample("Exception: Capture cuda graph failed: X out of memory.", Crashed()),),
+)
+
+NO_REQUEST_SLOT = Matcher(
+    name="sglang.no_request_slot",
+    anchor="alloc_req_slots runs out of memory.",
+    pattern=r"alloc_req_slots runs out of memory\.",
+    event=Crashed,
+    means="The request table is full although the limit let a request in; the scheduler dies of it.",
+    seen_in="0.4.3.post4 … 0.5.15",
+    samples=(
+        Sample(
+            "alloc_req_slots runs out of memory. Please set a smaller number for", Crashed()
+        ),
+    ),
+)
+
+MATCHERS = (NOT_ENOUGH, WEIGHTS_LEAVE_NONE, CRASHED, CAPTURE_FAILED, NO_REQUEST_SLOT)

@@ -1,0 +1,110 @@
+"""What a scheduler ended up with: tokens, requests, context length; and that the server is up."""
+
+from __future__ import annotations
+
+import attrs
+
+from capacity_core.api import NUMBER, Matcher, Sample
+from capacity_core.units import Gib, Requests, Tokens
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """The final limits of one scheduler (a DP worker), printed by its first rank."""
+
+    tokens: Tokens
+    chunked_prefill_size: Tokens | None = None
+    max_prefill_tokens: Tokens | None = None
+    max_running_requests: Requests | None = None
+    context_length: Tokens | None = None
+    free: Gib | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RequestLimit:
+    """The request limit of one scheduler, before its other limits are printed."""
+
+    max_running_requests: Requests
+
+
+@attrs.frozen(kw_only=True)
+class ServerUp:
+    """The server takes requests."""
+
+
+LIMITS = Matcher(
+    name="sglang.limits",
+    anchor="max_total_num_tokens=",
+    pattern=(
+        r"max_total_num_tokens=(?P<tokens>\d+)(?:, chunked_prefill_size=(?:(?P<chunked_prefill_size>-?\d+)|None))?"
+        r"(?:, max_prefill_tokens=(?P<max_prefill_tokens>\d+))?"
+        r"(?:, max_running_requests=(?P<max_running_requests>\d+))?"
+        r"(?:, context_len=(?P<context_length>\d+))?"
+        rf"(?:, available_[a-z]pu_mem=(?P<free>{NUMBER}) GB)?"
+    ),
+    event=Limits,
+    means="Tokens and requests that one scheduler (DP worker) takes; free memory is read without emptying the cache.",
+    seen_in="0.2.15 … 0.5.23",
+    samples=(
+        Sample(
+            "max_total_num_tokens=185897, chunked_prefill_size=8192, max_prefill_tokens=16384, "
+            "max_running_requests=48, context_len=65536, available_gpu_mem=6.22 GB",
+            Limits(
+                tokens=185897,
+                chunked_prefill_size=8192,
+                max_prefill_tokens=16384,
+                max_running_requests=48,
+                context_length=65536,
+                free=Gib("6.22"),
+            ),
+        ),
+        Sample(
+            "max_total_num_tokens=56524, max_prefill_tokens=16384, max_running_requests=2049, context_len=32768",
+            Limits(
+                tokens=56524,
+                max_prefill_tokens=16384,
+                max_running_requests=2049,
+                context_length=32768,
+            ),
+        ),
+        Sample(
+            "max_total_num_tokens=20, chunked_prefill_size=-1, max_prefill_tokens=16, max_running_requests=2, "
+            "context_len=64",
+            Limits(
+                tokens=20,
+                chunked_prefill_size=-1,
+                max_prefill_tokens=16,
+                max_running_requests=2,
+                context_length=64,
+            ),
+        ),
+        Sample("max_total_num_tokens=1256440", Limits(tokens=1256440)),
+    ),
+    near_misses=("max_total_num_tokens=None, x=1",),
+)
+
+REQUEST_LIMIT = Matcher(
+    name="sglang.request_limit",
+    anchor="from the finalized token capacity: max_num_reqs=",
+    pattern=r"from the finalized token capacity: max_num_reqs=(?P<max_running_requests>\d+)",
+    event=RequestLimit,
+    means="The request limit of this scheduler. Printed by builds between releases.",
+    samples=(
+        Sample(
+            "Max concurrent requests (per dp worker) from the finalized token capacity: max_num_reqs=48.",
+            RequestLimit(max_running_requests=48),
+        ),
+    ),
+)
+
+SERVER_UP = Matcher(
+    name="sglang.server_up",
+    anchor="The server is fired up and ready to roll!",
+    pattern=r"The server is fired up and ready to roll!",
+    event=ServerUp,
+    means="The server takes requests.",
+    seen_in="0.2.15 … 0.5.23",
+    samples=(Sample("The server is fired up and ready to roll!", ServerUp()),),
+)
+
+MATCHERS = (LIMITS, REQUEST_LIMIT, SERVER_UP)
