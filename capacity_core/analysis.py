@@ -1,4 +1,5 @@
-"""The front door: `analyse(paths, options, plugins)` reads everything and returns one frozen report."""
+"""The front door: `analyse(paths, options, plugins)` reads everything and returns one frozen
+report."""
 
 from __future__ import annotations
 
@@ -89,10 +90,12 @@ class _Trouble:
 
 
 def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
-    """Read logs, device readings and a configuration, and account for the last run that says anything.
+    """Read logs, device readings and a configuration, and account for the last run that says
+    anything.
 
-    Raises UnusableInput for an input that cannot be used, NothingRecognised when no line of any log is known, and
-    UsageError when an option names what does not exist. A plugin that fails while reading is named in the report.
+    Raises UnusableInput for an input that cannot be used, NothingRecognised when no line of any log
+    is known, and UsageError when an option names what does not exist. A plugin that fails while
+    reading is named in the report.
     """
     config = read_model_config(options.config) if options.config else None
     readings = _device_readings(options.smi, plugins) if options.smi else ()
@@ -102,7 +105,10 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     ledger = chosen.ledger
     inputs += tuple(
         _input_row(name, kind, path)
-        for name, kind, path in (("smi0", "smi", options.smi), ("config0", "config", options.config))
+        for name, kind, path in (
+            ("smi0", "smi", options.smi),
+            ("config0", "config", options.config),
+        )
         if path
     )
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
@@ -110,7 +116,10 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     ranks = tuple(rank_row(rank, devices.get(rank.id)) for rank in facts)
     shown, asked = _shown_rank(facts, options.rank)
     gpu, clash = gpu_row(
-        plugins.gpu_specs, options.gpu, _device_name(ledger, readings), _device_total(facts, readings)
+        plugins.gpu_specs,
+        options.gpu,
+        _device_name(ledger, readings),
+        _device_total(facts, readings),
     )
     layout, layout_findings = _layout(config, options, ledger, plugins, trouble)
     fits = concurrency(ledger, options.request_tokens)
@@ -150,7 +159,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     )
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------
 
 
 def _read_logs(
@@ -169,9 +178,7 @@ def _read_logs(
             for run in split(scanner.scan(source), plugins.extractors):
                 reads.append(_read(run, extractors[run.framework], plugins, len(reads), trouble))
                 _forget_older(reads, options.run)
-            inputs.append(
-                InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read)
-            )
+            inputs.append(InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read))
             if source.truncated:
                 trouble.findings.append(_cut_finding(source))
             if source.looks_binary:
@@ -188,12 +195,11 @@ def _read_logs(
     return reads, tuple(inputs)
 
 
-def _read(
-    run: Run, extractor: Extractor, plugins: Plugins, index: int, trouble: _Trouble
-) -> _Read:
+def _read(run: Run, extractor: Extractor, plugins: Plugins, index: int, trouble: _Trouble) -> _Read:
     try:
         ledger = extractor.extract(run)
-    # The border of a plugin: its run stays in the report, with nothing known of it and the plugin named.
+    # The border of a plugin: its run stays in the report, with nothing known of it and the plugin
+    # named.
     except Exception as error:  # noqa: BLE001
         why = f"{type(error).__name__}: {error}"
         _blame(plugins, extractor.framework, why, trouble)
@@ -216,7 +222,8 @@ def _read(
 
 
 def _forget_older(reads: list[_Read], wanted: int | None) -> None:
-    """Let go of what no later step can ask for, so that a log of many restarts stays small in memory."""
+    """Let go of what no later step can ask for, so that a log of many restarts stays small in
+    memory."""
     if len(reads) < 2 or wanted is not None or not reads[-1].ledger.says_memory:
         return
     old = reads[-2]
@@ -224,7 +231,8 @@ def _forget_older(reads: list[_Read], wanted: int | None) -> None:
 
 
 def _select(reads: Sequence[_Read], wanted: int | None) -> _Read:
-    """The run asked for, else the last one that says anything of memory or failed, else the last one."""
+    """The run asked for, else the last one that says anything of memory or failed, else the last
+    one."""
     if wanted is not None:
         for read in reads:
             if read.row.index == wanted:
@@ -246,7 +254,9 @@ def _device_readings(path: str, plugins: Plugins) -> tuple[DeviceReading, ...]:
                 return reader.read(content, "smi0")
             except UnusableInput as error:
                 raise UnusableInput(f"{path}: {error}") from None
-    commands = "; ".join(reader.command for reader in plugins.device_readers) or "no reader is active"
+    commands = (
+        "; ".join(reader.command for reader in plugins.device_readers) or "no reader is active"
+    )
     raise UnusableInput(f"{path}: not a device reading that is known. Make one with: {commands}")
 
 
@@ -254,11 +264,15 @@ def _input_row(name: str, kind: str, path: str) -> InputRow:
     with open(path, "rb") as file:
         content = file.read()
     return InputRow(
-        id=name, kind=kind, path=path, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
+        id=name,
+        kind=kind,
+        path=path,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
     )
 
 
-# --- what the readings say ---------------------------------------------------------------------------------------
+# --- what the readings say --------------------------------------------
 
 
 def _device_name(ledger: Ledger, readings: Sequence[DeviceReading]) -> Value:
@@ -278,13 +292,18 @@ def _device_total(facts: Sequence[RankFacts], readings: Sequence[DeviceReading])
 
 
 def _shown_rank(facts: Sequence[RankFacts], spec: str | None) -> tuple[str | None, bool]:
-    """The rank whose table is shown: the one asked for, else the one with least free at the last common stage."""
+    """The rank whose table is shown: the one asked for, else the one with least free at the last
+    common stage."""
     if spec is not None:
         return _rank_named(facts, spec).id.text, True
     for stage in reversed(Stage):
-        frees = [(rank.free(stage), rank) for rank in facts]
-        if facts and all(isinstance(free, Known) for free, _ in frees):
-            return min(frees, key=lambda pair: getattr(pair[0], "number"))[1].id.text, False
+        frees = [
+            (free.number, rank.id.text)
+            for rank in facts
+            if isinstance(free := rank.free(stage), Known)
+        ]
+        if frees and len(frees) == len(facts):
+            return min(frees)[1], False
     return (facts[0].id.text if facts else None), False
 
 
@@ -303,7 +322,8 @@ def _rank_named(facts: Sequence[RankFacts], spec: str) -> RankFacts:
 
 
 def _coordinates(spec: str) -> dict[str, int]:
-    """`TP3`, `DP1/PP0/TP3`, `pid 77` and a bare number (tensor parallel) as coordinates; empty when it is none."""
+    """`TP3`, `DP1/PP0/TP3`, `pid 77` and a bare number (tensor parallel) as coordinates; empty when
+    it is none."""
     if spec.isdigit():
         return {"tp": int(spec)}
     pairs = re.findall(r"(DP|PP|TP|PID)\s*(\d+)", spec.upper())
@@ -311,7 +331,7 @@ def _coordinates(spec: str) -> dict[str, int]:
     return {} if clean else {name.lower(): int(number) for name, number in pairs}
 
 
-# --- KV layout ---------------------------------------------------------------------------------------------------
+# --- KV layout --------------------------------------------------------
 
 
 def _layout(
@@ -361,7 +381,8 @@ def _layout(
 
 
 def _placement(ledger: Ledger) -> Placement:
-    """attention tensor parallel = tp // attention-DP // context parallel; sizes that are not said count as one."""
+    """attention tensor parallel = tp // attention-DP // context parallel; sizes that are not said
+    count as one."""
     parallel = ledger.deployment.parallel
     tensor, data, context, pipeline = (
         int(value.number) if isinstance(value, Known) and value.number >= 1 else 1
@@ -421,7 +442,7 @@ def _refused_layout(name: str, why: str) -> LayoutRow:
     )
 
 
-# --- rows of the report ------------------------------------------------------------------------------------------
+# --- rows of the report -----------------------------------------------
 
 
 def _deployment_row(ledger: Ledger, gpu: GpuRow) -> DeploymentRow:
@@ -492,7 +513,7 @@ def _evidence_row(run: Run) -> list[EvidenceRow]:
     ]
 
 
-# --- what went wrong ---------------------------------------------------------------------------------------------
+# --- what went wrong --------------------------------------------------
 
 
 def _blame(plugins: Plugins, item: str, why: str, trouble: _Trouble) -> None:
@@ -533,9 +554,7 @@ def _clash_findings(clash: str | None, readings: Sequence[DeviceReading]) -> lis
     if clash is None:
         return []
     lines = tuple(line for reading in readings[:1] for line in reading.used.evidence)
-    return [
-        Finding(code="gpu-clash", severity=Severity.WARNING, message=clash, evidence=lines)
-    ]
+    return [Finding(code="gpu-clash", severity=Severity.WARNING, message=clash, evidence=lines)]
 
 
 def _cut_finding(source: Source) -> Finding:

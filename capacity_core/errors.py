@@ -55,5 +55,6 @@ class UnitError(TypeError):
 class LayoutError(CapacityError):
     """A model configuration from which a KV layout cannot compute what it was asked for.
 
-    A layout raises it with the reason; the report then shows the figure as unknown with that reason.
+    A layout raises it with the reason; the report then shows the figure as unknown with that
+    reason.
     """

@@ -1,8 +1,9 @@
 """Finds plugins by entry point, isolates what fails, and collects what the others contribute.
 
-find → block → import → validate → collect. pluggy registers and validates; a plugin that fails to import,
-misspells a hook, raises, or returns nonsense becomes one `failed` row and contributes nothing. Results are sorted by
-name, so they never depend on the order in which plugins were found.
+find → block → import → validate → collect. pluggy registers and validates; a plugin that fails to
+import, misspells a hook, raises, or returns nonsense becomes one `failed` row and contributes
+nothing.
+Results are sorted by name, so they never depend on the order in which plugins were found.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from capacity_core.errors import PluginError, UsageError
 
 Item = TypeVar("Item")
 
-# What an item of a hook must have: the class it is an instance of, or the attributes of its protocol.
+# What an item of a hook must have: the class it is an instance of, or the attributes of its
+# protocol.
 _ITEMS: dict[str, type | tuple[str, ...]] = {
     "capacity_matchers": Matcher,
     "capacity_prefixes": Prefix,
@@ -54,7 +56,8 @@ class Found:
 
 @attrs.frozen(kw_only=True)
 class Plugins:
-    """What all active plugins contribute, sorted by name, and a row for every plugin that was found."""
+    """What all active plugins contribute, sorted by name, and a row for every plugin that was
+    found."""
 
     rows: tuple[PluginRow, ...]
     matchers: tuple[Matcher, ...] = ()
@@ -67,7 +70,8 @@ class Plugins:
     owners: Mapping[str, PluginRow] = attrs.field(factory=dict)
 
     def owner_of(self, item: str) -> PluginRow | None:
-        """The row of the plugin that contributed a matcher, extractor (by framework), layout, … of this name."""
+        """The row of the plugin that contributed a matcher, extractor (by framework), layout, … of
+        this name."""
         return self.owners.get(item)
 
     @property
@@ -142,7 +146,8 @@ class _Loading:
     def take(self, plugin: Found) -> None:
         try:
             self.items[plugin] = _contributions(plugin)
-        # The border of the plugin: whatever it does, the others go on. SystemExit at import is a failure, too.
+        # The border of the plugin: whatever it does, the others go on. SystemExit at import is a
+        # failure, too.
         except (Exception, SystemExit) as error:  # noqa: BLE001
             self.fail(plugin, f"{type(error).__name__}: {error}", error)
         else:
@@ -157,7 +162,8 @@ class _Loading:
         self.items.pop(plugin, None)
 
     def settle_names(self) -> None:
-        """Names are unique for each hook: both sides of a clash are named, neither is guessed to be right."""
+        """Names are unique for each hook: both sides of a clash are named, neither is guessed to be
+        right."""
         for hook in _ITEMS:
             owners: dict[str, list[Found]] = {}
             for plugin, items in self.items.items():

@@ -1,7 +1,9 @@
-"""The units of every figure, and the types of printed quantities. GB, GiB and MiB are told apart here alone.
+"""The units of every figure, and the types of printed quantities. GB, GiB and MiB are told apart
+here alone.
 
 A printed quantity is a plain number whose *type* says its unit: `Gib("61.50")` is a `Decimal`, a
-`Tokens` field holds an `int`. Decimals keep the digits as printed, from which their rounding error follows.
+`Tokens` field holds an `int`. Decimals keep the digits as printed, from which their rounding error
+follows.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ TOKENS_PER_REQUEST = Unit("tokens/request", (0, 1, -1, 0, 0, 0))
 VENDOR_GB = Unit("GB", (0, 0, 0, 0, 0, 1))
 """A capacity as a vendor states it: a label on a product. It converts to nothing."""
 
-_BY_POWERS = {
+_BY_POWERS: dict[tuple[int, ...], Unit] = {
     unit.powers: unit
     for unit in (
         BYTES,
@@ -85,7 +87,7 @@ def product(a: Unit, b: Unit, sign: int = 1) -> tuple[Unit, Decimal]:
     if a in (RATIO, COUNT) and sign == 1:
         return b, Decimal(1)
     powers = tuple(x + sign * y for x, y in zip(a.powers, b.powers, strict=True))
-    unit = _BY_POWERS.get(powers)  # type: ignore[call-overload]  # mypy loses the tuple's length
+    unit = _BY_POWERS.get(powers)
     if unit is None:
         raise UnitError(f"no unit for {a} {'·' if sign == 1 else '/'} {b}")
     return unit, Decimal(a.scale) * Decimal(b.scale) ** sign
@@ -99,6 +101,10 @@ class Mib(Decimal):
     """A printed amount of 2^20 bytes."""
 
 
+class Exact(Decimal):
+    """A printed number that no rounding touched, such as the repr of an argument."""
+
+
 Bytes = Annotated[int, BYTES]
 BytesPerToken = Annotated[Decimal, BYTES_PER_TOKEN]
 Tokens = Annotated[int, TOKENS]
@@ -106,6 +112,7 @@ Requests = Annotated[int, REQUESTS]
 Slots = Annotated[int, SLOTS]
 Seconds = Annotated[Decimal, SECONDS]
 Ratio = Annotated[Decimal, RATIO]
+ExactRatio = Annotated[Exact, RATIO]
 Count = Annotated[int, COUNT]
 
 
@@ -113,10 +120,9 @@ def rounding_error(amount: Decimal, unit: Unit) -> Decimal:
     """Half-width of what rounding allows for an amount as printed.
 
     Half of the last shown digit. Engines strip trailing zeros of GiB figures (`139.8` is 139.80),
-    so these count as having at least two decimals. Counts and bytes are exact. A ratio that a user typed
-    is exact as well; one that an engine rounded gets its error from the matcher's field through here, too.
+    so these count as having at least two decimals. Counts, bytes and `Exact` numbers have none.
     """
-    if unit.counts or unit is BYTES:
+    if unit.counts or unit is BYTES or isinstance(amount, Exact):
         return Decimal(0)
     exponent = amount.as_tuple().exponent
     decimals = -exponent if isinstance(exponent, int) and exponent < 0 else 0

@@ -1,11 +1,12 @@
-"""Quantities with provenance: a value is known, with unit, error, origin and evidence, or unknown with its reason.
+"""Quantities with provenance: a value is known, with unit, error, origin and evidence, or unknown
+with its reason.
 
 Formulas over values read like the accounting they do, and carry their own explanation:
 
     weights = printed | (free_before - free_after).named("weights[target]")
 
-A result is known only when every operand is; otherwise it is unknown and says why, with the bounds that the
-known operands still allow. A bound is never a value.
+A result is known only when every operand is; otherwise it is unknown and says why, with the bounds
+that the known operands still allow. A bound is never a value.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ Interval: TypeAlias = "tuple[Decimal | None, Decimal | None]"
 class Known:
     """An amount (or a text or flag) that the inputs say.
 
-    `error` is the half-width, in `unit`, of what rounding allows. `name` is what an outer formula calls it;
+    `error` is the half-width, in `unit`, of what rounding allows. `name` is what an outer formula
+    calls it;
     `how` is the formula over its operands' names, or the name of the matcher that read it.
     """
 
@@ -211,8 +213,8 @@ def known(
     name: str | None = None,
     evidence: tuple[str, ...] = (),
 ) -> Known:
-    """A number as it was given, with the rounding error of its printed form when it was printed or measured."""
-    number = Decimal(amount)
+    """A number as it was given; printed or measured, it has the rounding error of its form."""
+    number = amount if isinstance(amount, Decimal) else Decimal(amount)
     shown = origin in (Origin.PRINTED, Origin.MEASURED)
     error = rounding_error(number, unit) if shown else Decimal(0)
     return Known(
@@ -251,7 +253,7 @@ def total(values: Iterable[Value], name: str | None = None) -> Value:
 
 
 def least(values: Iterable[Value], name: str | None = None) -> Value:
-    """The smallest of all; when some are unknown the result is at most the smallest of the known ones."""
+    """The smallest of all; when some are unknown it is at most the smallest of the known ones."""
     terms = tuple(values)
     if not terms:
         raise ValueError("the least of nothing has no unit")
@@ -289,7 +291,7 @@ def least(values: Iterable[Value], name: str | None = None) -> Value:
 
 
 def agree(a: Value, b: Value) -> bool | None:
-    """Whether two ways to one quantity differ by no more than their errors; None when one is unknown."""
+    """Whether two ways to one quantity differ by no more than their errors; None if unknown."""
     if isinstance(a, Unknown) or isinstance(b, Unknown):
         return None
     if a.unit is not None and b.unit is not None:
@@ -308,7 +310,8 @@ def _sum(a: Value, b: Value, sign: str) -> Value:
     how = f"{_flat(a)} {sign} {_flat(b) if sign == '+' else b.label}"
     if isinstance(a, Known) and isinstance(b, Known):
         combine = operator.add if sign == "+" else operator.sub
-        return _derived(combine(a.number, b.number), unit, a.error + b.error, how, (a, b))
+        pair = (a, b)
+        return _derived(combine(a.number, b.number), unit, a.error + b.error, how, pair)
     (a_low, a_high), (b_low, b_high) = a.interval, b.interval
     if sign == "-":
         b_low, b_high = (None if x is None else -x for x in (b_high, b_low))
@@ -318,7 +321,7 @@ def _sum(a: Value, b: Value, sign: str) -> Value:
 def _scaled(a: Value, other: Value | int | Decimal, sign: str) -> Value:
     factor = other if isinstance(other, Known | Unknown) else _plain(other)
     if a.unit is None or factor.unit is None:
-        if isinstance(a, Known) or isinstance(factor, Known) and factor.unit is None:
+        if isinstance(a, Known) or (isinstance(factor, Known) and factor.unit is None):
             raise UnitError(f"cannot compute {a.unit} {sign} {factor.unit}")
         return Unknown(why=_whys((a, factor)), evidence=_union((a.evidence, factor.evidence)))
     unit, scale = product(a.unit, factor.unit, 1 if sign == "*" else -1)
@@ -330,13 +333,13 @@ def _scaled(a: Value, other: Value | int | Decimal, sign: str) -> Value:
             error = (
                 abs(a.number) * factor.error + abs(factor.number) * a.error + a.error * factor.error
             )
-            return _derived(amount, unit, error * abs(scale), how, operands)
+            return _derived(amount, unit, error * abs(scale), how, (a, factor))
         spread = abs(factor.number) - factor.error
         if factor.number == 0 or spread <= 0:
             return _unknown(operands, unit, None, None, f"{factor.label} is zero within its error")
         amount = a.number / factor.number
         error = (a.error + abs(amount) * factor.error) / spread
-        return _derived(amount * scale, unit, error * abs(scale), how, operands)
+        return _derived(amount * scale, unit, error * abs(scale), how, (a, factor))
     low, high = (
         _quotient_bounds(a, factor, scale) if sign == "/" else _product_bounds(a, factor, scale)
     )
@@ -354,7 +357,7 @@ def _product_bounds(a: Value, b: Value, scale: Decimal) -> Interval:
 
 
 def _quotient_bounds(a: Value, b: Value, scale: Decimal) -> Interval:
-    """Bounds of a quotient whose divisor is known to be positive and whose dividend is not negative."""
+    """Bounds of a quotient of a dividend that is not negative and a divisor above zero."""
     (a_low, a_high), (b_low, b_high) = a.interval, b.interval
     if b_low is None or b_low <= 0 or (a_low is not None and a_low < 0):
         return None, None
@@ -378,7 +381,7 @@ def _flat(value: Value) -> str:
 
 
 def _derived(
-    amount: Decimal, unit: Unit, error: Decimal, how: str, operands: tuple[Known, ...]
+    amount: Decimal, unit: Unit, error: Decimal, how: str, operands: tuple[Known, Known]
 ) -> Known:
     return Known(
         amount=amount,

@@ -11,15 +11,15 @@ from capacity_core.units import BYTES, GIB, RATIO, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
 
 HEADROOM_KEPT = Decimal("3.5")
-"""GiB that a raised fraction leaves free: activations and captures need room that no start-up line shows."""
+"""GiB that a raised fraction leaves free: activations and captures need room that no start-up line
+shows."""
 
 _WIDE_DTYPES = ("bfloat16", "float16", "bf16", "fp16", "half")
 
 
-def advise(
-    ledger: Ledger, concurrency: Concurrency, layout: LayoutRow | None
-) -> Iterator[Advice]:
-    """What is worth trying, most certain first. A server that failed gets none: its failure comes first."""
+def advise(ledger: Ledger, concurrency: Concurrency, layout: LayoutRow | None) -> Iterator[Advice]:
+    """What is worth trying, most certain first. A server that failed gets none: its failure comes
+    first."""
     if ledger.status is Status.FAILED:
         return
     yield from _raise_request_limit(ledger, concurrency)
@@ -41,8 +41,10 @@ def _raise_request_limit(ledger: Ledger, concurrency: Concurrency) -> Iterator[A
         code="request-limit-binds",
         severity=Severity.INFO,
         message=(
-            f"The request limit ({limit.number:,}) binds at {len(bound)} of {len(concurrency.rows)} lengths; "
-            f"the pool's tokens would take {fits.number:,} requests of {row.request_tokens:,} tokens."
+            f"The request limit ({limit.number:,}) binds at {len(bound)} of "
+            f"{len(concurrency.rows)} lengths; "
+            f"the pool's tokens would take {fits.number:,} requests of {row.request_tokens:,} "
+            f"tokens."
         ),
         change=f"{flag} {fits.number}",
         effect=fits,
@@ -74,8 +76,10 @@ def _raise_fraction(ledger: Ledger) -> Iterator[Advice]:
         code="memory-left-free",
         severity=Severity.INFO,
         message=(
-            f"{free.number} GiB are free at ready. A fraction of {levers.fraction.number + step} adds "
-            f"{_shown(gain)} GiB to the pool and leaves about {round(free.number - _number(gain), 1)} GiB."
+            f"{free.number} GiB are free at ready. A fraction of {levers.fraction.number + step} "
+            f"adds "
+            f"{_shown(gain)} GiB to the pool and leaves about "
+            f"{round(free.number - _number(gain), 1)} GiB."
         ),
         change=f"{levers.fraction_flag} {levers.fraction.number + step}",
         effect=tokens,
@@ -86,9 +90,11 @@ def _raise_fraction(ledger: Ledger) -> Iterator[Advice]:
 
 def _least_free_at_ready(ledger: Ledger) -> Known | None:
     said = [rank.free(Stage.READY) for rank in ledger.ranks]
-    value: Value | None = least([v for v in said if isinstance(v, Known)]) if any(
-        isinstance(v, Known) for v in said
-    ) else None
+    value: Value | None = (
+        least([v for v in said if isinstance(v, Known)])
+        if any(isinstance(v, Known) for v in said)
+        else None
+    )
     return value if isinstance(value, Known) else None
 
 
@@ -114,7 +120,8 @@ def _narrower_kv(ledger: Ledger) -> Iterator[Advice]:
     yield Advice(
         code="kv-in-16-bit",
         severity=Severity.INFO,
-        message=f"The KV cache holds {dtype.amount}. Eight-bit elements take half the bytes of a token.",
+        message=f"The KV cache holds {dtype.amount}. Eight-bit elements take half the bytes of a "
+        f"token.",
         change=flag,
         effect=effect,
         cost="Accuracy: check it on your own tasks; some attention kernels do not support it.",
@@ -134,7 +141,8 @@ def _less_replication(ledger: Ledger, layout: LayoutRow | None) -> Iterator[Advi
         severity=Severity.INFO,
         message=(
             f"Each token's KV is stored {copies.number} times over the tensor-parallel ranks "
-            f"({layout.family}). Data-parallel attention gives every rank tokens of its own instead."
+            f"({layout.family}). Data-parallel attention gives every rank tokens of its own "
+            f"instead."
         ),
         change=flag,
         effect=Unknown(

@@ -1,4 +1,5 @@
-"""Where each rank's memory went: categories, shares, what the log leaves open, beside what a device tool measured."""
+"""Where each rank's memory went: categories, shares, what the log leaves open, beside what a device
+tool measured."""
 
 from __future__ import annotations
 
@@ -25,11 +26,15 @@ _ESSENTIAL = (Category.FRAMEWORK, Category.WEIGHTS, Category.KV_POOL, Category.C
 
 
 def device_capacity(reading: DeviceReading | None) -> Value:
-    """used + free of a device (GiB): what its processes can have. Not the tool's total, which holds the driver's
-    reserve, too."""
+    """used + free of a device (GiB): what its processes can have. Not the tool's total, which holds
+    the driver's reserve, too."""
     if reading is None:
         return NOT_MEASURED
-    return (reading.used.named("used") + reading.free.named("free")).to(GIB).named("device used + free")
+    return (
+        (reading.used.named("used") + reading.free.named("free"))
+        .to(GIB)
+        .named("device used + free")
+    )
 
 
 def rank_row(rank: RankFacts, reading: DeviceReading | None) -> RankRow:
@@ -108,7 +113,8 @@ def _memory(rank: RankFacts, reading: DeviceReading | None) -> dict[str, Value]:
 
 
 def _sum_of_held(held: Mapping[Category, Value], essential: tuple[Category, ...]) -> Value:
-    """The essential categories, and the state pool where it is known: while it is null it counts as nothing."""
+    """The essential categories, and the state pool where it is known: while it is null it counts as
+    nothing."""
     terms = [held[category] for category in essential]
     state = held[Category.STATE_POOL]
     return total([*terms, state] if isinstance(state, Known) else terms)

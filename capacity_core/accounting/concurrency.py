@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 
-from capacity_core.api.ledger import Deployment, KvFacts, Ledger, Reported, TokenUse, WorkerFacts
+from capacity_core.api.ledger import Deployment, Ledger, TokenUse, WorkerFacts, least_reported
 from capacity_core.api.report import Concurrency, ConcurrencyRow
 from capacity_core.units import REQUESTS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
@@ -19,7 +18,7 @@ def concurrency(ledger: Ledger, request_tokens: Sequence[int]) -> Concurrency:
     return Concurrency(
         workers=ledger.deployment.workers,
         request_limit=least(limits) if limits else NO_WORKER,
-        reported=_least_reported(ledger.workers),
+        reported=least_reported(worker.reported for worker in ledger.workers),
         rows=tuple(_row(ledger, length) for length in request_tokens),
     )
 
@@ -38,12 +37,6 @@ def over_workers(values: Sequence[Value], workers: Value, name: str) -> Value:
         at_least=low,
         evidence=result.evidence,
     )
-
-
-def _least_reported(workers: Sequence[WorkerFacts]) -> Reported | None:
-    said = [worker.reported for worker in workers if worker.reported is not None]
-    certain = [reported for reported in said if isinstance(reported.value, Known)]
-    return min(certain, key=lambda r: getattr(r.value, "number", Decimal(0)), default=None)
 
 
 def _row(ledger: Ledger, length: int) -> ConcurrencyRow:
@@ -86,7 +79,7 @@ def _beyond_context(deployment: Deployment, length: int) -> Unknown | None:
 def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     cost = _whole_pages(ledger.deployment, length)
     fits = (worker.tokens.named("tokens") / cost).floor()
-    kv: KvFacts = ledger.kv
+    kv = ledger.kv
     context = ledger.deployment.context_length
     exact = kv.token_use is TokenUse.ANY_LENGTH or (
         kv.token_use is TokenUse.LONGEST_ONLY
@@ -98,7 +91,7 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     return Unknown(
         why=kv.token_use_why,
         unit=REQUESTS,
-        at_most=fits.number + fits.error,
+        at_most=None if kv.token_use is TokenUse.UNCLEAR else fits.number + fits.error,
         evidence=fits.evidence,
     )
 
@@ -110,9 +103,7 @@ def _whole_pages(deployment: Deployment, length: int) -> Known:
     if isinstance(page, Known) and page.number > 0:
         size = int(page.number)
         tokens = -(-length // size) * size
-    return known(
-        tokens, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{tokens} tokens per request"
-    )
+    return known(tokens, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{tokens} tokens per request")
 
 
 def _bound_by(token_limit: Value, request_limit: Value) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from capacity_core.api.device_readers import DeviceReading
-from capacity_core.api.ledger import Deployment, Finding, RankFacts, RankId, Severity, Stage
+import attrs
+
 from capacity_core.accounting.breakdown import device_capacity
-from capacity_core.units import GIB
+from capacity_core.api.device_readers import DeviceReading
+from capacity_core.api.ledger import Deployment, Finding, RankFacts, RankId, Severity
 from capacity_core.values import Known, Value
 
 ORDER = "the k-th device row is the k-th rank"
@@ -18,16 +19,19 @@ def by_rank(
 ) -> tuple[dict[RankId, DeviceReading], list[Finding]]:
     """Device rows given to ranks by their order, which is an assumption and is said to be one.
 
-    Only when there are as many rows as ranks (of the whole deployment, or in the log), and when no rank saw more free
-    memory than its row can have; otherwise no row is used, and a finding says why.
+    Only when there are as many rows as ranks (of the whole deployment, or in the log), and when no
+    rank saw more free memory than its row can have; otherwise no row is used, and a finding says
+    why.
     """
     if not readings or not ranks:
         return {}, []
     pairs = _pairs(readings, ranks, deployment)
     if pairs is None:
         why = (
-            f"{len(readings)} device rows for {len(ranks)} ranks in the log: which row is which rank "
-            "cannot be told, so none is used; give the rows of this server's devices alone, in rank order"
+            f"{len(readings)} device rows for {len(ranks)} ranks in the log: which row is which "
+            f"rank "
+            "cannot be told, so none is used; give the rows of this server's devices alone, in "
+            "rank order"
         )
         return {}, [_finding("device-rows-unmatched", why, readings)]
     for rank, reading in pairs:
@@ -36,8 +40,10 @@ def by_rank(
             continue
         if free.number - free.error > capacity.number + capacity.error:
             why = (
-                f"{rank.label} printed {free.number} GiB free, device row {reading.line} can have only "
-                f"{round(capacity.number, 2)} GiB: the rows are not these ranks' devices, so none is used"
+                f"{rank.label} printed {free.number} GiB free, device row {reading.line} can have "
+                f"only "
+                f"{round(capacity.number, 2)} GiB: the rows are not these ranks' devices, so none "
+                f"is used"
             )
             return {}, [_finding("device-rows-contradict", why, readings, free.evidence)]
     return {rank.id: _assumed(reading) for rank, reading in pairs}, []
@@ -67,8 +73,6 @@ def _largest_free(rank: RankFacts) -> Known | None:
 
 
 def _assumed(reading: DeviceReading) -> DeviceReading:
-    import attrs
-
     return attrs.evolve(
         reading,
         used=reading.used.assume(ORDER),
@@ -82,9 +86,4 @@ def _finding(
     code: str, message: str, readings: Sequence[DeviceReading], more: tuple[str, ...] = ()
 ) -> Finding:
     lines = [line for reading in readings[:4] for line in reading.used.evidence]
-    return Finding(
-        code=code, severity=Severity.WARNING, message=message, evidence=(*lines, *more)
-    )
-
-
-__all__ = ["GIB", "ORDER", "Stage", "by_rank"]
+    return Finding(code=code, severity=Severity.WARNING, message=message, evidence=(*lines, *more))

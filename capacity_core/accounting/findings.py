@@ -54,8 +54,10 @@ def _impossible_parts(rank: RankRow) -> Iterator[Finding]:
             code="parts-exceed-used",
             severity=Severity.ERROR,
             message=(
-                f"{rank.label}: the known parts add up to {round(used.number - other.number, 2)} GiB, "
-                f"the device tool says {round(used.number, 2)} GiB are used: the reading is of another moment or device"
+                f"{rank.label}: the known parts add up to {round(used.number - other.number, 2)} "
+                f"GiB, "
+                f"the device tool says {round(used.number, 2)} GiB are used: the reading is of "
+                f"another moment or device"
             ),
             evidence=(*used.evidence, *other.evidence),
         )

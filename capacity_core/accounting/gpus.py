@@ -27,8 +27,9 @@ def normalised(name: str) -> str:
 def candidates(name: str, specs: Sequence[GpuSpec]) -> tuple[GpuSpec, ...]:
     """The catalogue entries that a typed or printed name may mean.
 
-    A printed name may come without its first word (older tools leave the vendor out); a name cut with `...` matches
-    as a beginning; the word of a family (`a100` where only `a100-…` exist) means all its members.
+    A printed name may come without its first word (older tools leave the vendor out); a name cut
+    with `...` matches as a beginning; the word of a family (`a100` where only `a100-…` exist) means
+    all its members.
     """
     wanted = normalised(name.removesuffix("..."))
     if not wanted:
@@ -48,7 +49,8 @@ def _names(spec: GpuSpec) -> set[str]:
 
 
 def resolved(name: str, specs: Sequence[GpuSpec]) -> tuple[GpuSpec, ...]:
-    """The same for a name that a user typed. Raises UsageError with the nearest names when there is none."""
+    """The same for a name that a user typed. Raises UsageError with the nearest names when there is
+    none."""
     found = candidates(name, specs)
     if not found:
         words = sorted({alias for spec in specs for alias in (spec.name, *spec.aliases)})
@@ -73,7 +75,8 @@ def _fits(mib: Decimal, spec: GpuSpec) -> bool:
 def gpu_row(
     specs: Sequence[GpuSpec], asked: str | None, printed: Value, total: Value
 ) -> tuple[GpuRow, str | None]:
-    """The device as far as known, and a sentence when its name and its measured total contradict each other.
+    """The device as far as known, and a sentence when its name and its measured total contradict
+    each other.
 
     The catalogue's size is shown, never computed with.
     """

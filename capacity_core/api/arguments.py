@@ -1,8 +1,8 @@
 """A tolerant reader of the long literals in which servers print their arguments.
 
-Reads `key=value, …` of a call's repr, `'key': value, …` of a dict's repr, and loose `key=value, ` runs alike,
-key by key, without evaluating anything: values that are no plain literal stay text, and a literal that was cut
-off keeps what stood before the cut.
+Reads `key=value, …` of a call's repr, `'key': value, …` of a dict's repr, and loose `key=value, `
+runs alike, key by key, without evaluating anything: values that are no plain literal stay text, and
+a literal that was cut off keeps what stood before the cut.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Arguments(Mapping[str, str]):
         return hash(self.text)
 
     def said(self, *keys: str) -> str | None:
-        """The text of the first of these keys that has a value; None when absent, empty or printed as None."""
+        """The text of the first of these keys that has a value; None when absent, empty or printed
+        as None."""
         return next(
             (self._values[key] for key in keys if self._values.get(key) not in (None, "None", "")),
             None,
@@ -76,7 +77,8 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _value_end(text: str, position: int) -> int:
-    """Where the value that starts at `position` ends: at a comma or a closing bracket of its own level."""
+    """Where the value that starts at `position` ends: at a comma or a closing bracket of its own
+    level."""
     stack: list[str] = []
     while position < len(text):
         character = text[position]
@@ -97,7 +99,8 @@ def _value_end(text: str, position: int) -> int:
 
 
 def _string_end(text: str, position: int) -> int:
-    """The position behind the string that opens at `position`; an apostrophe inside a word opens none."""
+    """The position behind the string that opens at `position`; an apostrophe inside a word opens
+    none."""
     quote = text[position]
     if position and (text[position - 1].isalnum()):
         return position + 1
@@ -108,7 +111,8 @@ def _string_end(text: str, position: int) -> int:
 
 
 def _is_whole(value: str) -> bool:
-    """Whether a value at the end of the text was surely not cut: a finished string or bracket, or a word constant."""
+    """Whether a value at the end of the text was surely not cut: a finished string or bracket, or a
+    word constant."""
     finished = len(value) > 1 and value[0] in "'\"([{" and value[-1] in "'\")]}"
     return finished or value in ("None", "True", "False")
 

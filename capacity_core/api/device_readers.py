@@ -11,10 +11,11 @@ from capacity_core.values import Value
 
 @attrs.frozen(kw_only=True)
 class DeviceReading:
-    """One device as a tool printed it: index (None when not printed), name, and MiB used, free, total, reserved.
+    """One device as a tool printed it: index (None when not printed), name, and MiB used, free,
+    total, reserved.
 
-    `line` is the number of its line in the file. A field that the tool did not print, or printed as not
-    available, is unknown.
+    `line` is the number of its line in the file. A field that the tool did not print, or printed as
+    not available, is unknown.
     """
 
     index: int | None
@@ -42,5 +43,6 @@ class DeviceReader(Protocol):
         ...
 
     def read(self, text: str, source: str) -> tuple[DeviceReading, ...]:
-        """Every device of the text; evidence ids are `source:line`. Raises UnusableInput naming the line and cell."""
+        """Every device of the text; evidence ids are `source:line`. Raises UnusableInput naming the
+        line and cell."""
         ...

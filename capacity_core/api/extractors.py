@@ -1,11 +1,12 @@
-"""What a framework's plugin does with what was read: runs of sightings in, a ledger of neutral facts out."""
+"""What a framework's plugin does with what was read: runs of sightings in, a ledger of neutral
+facts out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -16,19 +17,21 @@ from capacity_core.api.versions import narrowed
 from capacity_core.values import Origin, Unknown, Value, known, text
 
 Event = TypeVar("Event")
+Event_co = TypeVar("Event_co", covariant=True)
 
 KEPT_PER_SPEAKER = 200
-"""How many sightings of one matcher from one speaker a run keeps: the first half and the last half."""
+"""How many sightings of one matcher from one speaker a run keeps: the first half and the last
+half."""
 
 
 @attrs.frozen(kw_only=True)
-class Sighting:
+class Sighting(Generic[Event_co]):
     """An event seen at a line (`log0:15`) from a speaker.
 
     `text` is the line, cut at 300 characters; `seen_in` the releases known to print this wording.
     """
 
-    event: object
+    event: Event_co
     matcher: str
     speaker: Speaker
     line: str
@@ -36,7 +39,8 @@ class Sighting:
     seen_in: str = ""
 
     def value(self, field: str, name: str | None = None) -> Value:
-        """The printed quantity, text or flag in a field of the event; unknown when the line does not print it."""
+        """The printed quantity, text or flag in a field of the event; unknown when the line does
+        not print it."""
         amount = getattr(self.event, field)
         unit = unit_of(type(self.event), field)
         if amount is None:
@@ -72,12 +76,12 @@ class Run:
         self.inputs: list[str] = []
         self.omitted: dict[str, int] = defaultdict(int)
         self.clashes: list[tuple[str, str, str]] = []
-        self._kept: dict[int, Sighting] = {}
+        self._kept: dict[int, Sighting[Any]] = {}
         self._order: dict[tuple[str, Speaker], list[int]] = defaultdict(list)
         self._by_event: dict[type, list[int]] = defaultdict(list)
         self._next = 0
 
-    def add(self, sighting: Sighting) -> None:
+    def add(self, sighting: Sighting[object]) -> None:
         """Append a sighting; beyond the cap the middle ones are let go."""
         number = self._next
         self._next += 1
@@ -96,13 +100,13 @@ class Run:
             self._by_event[type(sighting.event)].remove(gone)
             self.omitted[sighting.matcher] += 1
 
-    def __iter__(self) -> Iterator[Sighting]:
+    def __iter__(self) -> Iterator[Sighting[object]]:
         return iter(self._kept.values())
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, *events: type) -> list[Sighting]:
+    def of(self, *events: type[Event]) -> list[Sighting[Event]]:
         """The sightings of these event classes, in the order of the log."""
         numbers = sorted(number for event in events for number in self._by_event.get(event, ()))
         return [self._kept[number] for number in numbers]
@@ -115,7 +119,7 @@ class Run:
     def has(self, *events: type) -> bool:
         return any(self._by_event.get(event) for event in events)
 
-    def last_of(self, *events: type) -> Sighting | None:
+    def last_of(self, *events: type[Event]) -> Sighting[Event] | None:
         """The last sighting of these event classes, or None."""
         numbers = [self._by_event[event][-1] for event in events if self._by_event.get(event)]
         return self._kept[max(numbers)] if numbers else None
@@ -124,8 +128,8 @@ class Run:
 class Extractor(Protocol):
     """A framework's meaning: which sightings start a run, and what a run's sightings add up to.
 
-    `events` are the event classes that this framework's messages become; matchers of other distributions that build
-    them (a private fork's) reach this extractor, too.
+    `events` are the event classes that this framework's messages become; matchers of other
+    distributions that build them (a private fork's) reach this extractor, too.
     """
 
     @property
@@ -139,8 +143,9 @@ class Extractor(Protocol):
     @property
     def events(self) -> tuple[type, ...]: ...
 
-    def starts_run(self, run: Run, sighting: Sighting) -> bool:
-        """Whether `sighting` belongs to a newer server start than `run`, which holds all before it."""
+    def starts_run(self, run: Run, sighting: Sighting[object]) -> bool:
+        """Whether `sighting` belongs to a newer server start than `run`, which holds all before
+        it."""
         ...
 
     def extract(self, run: Run) -> Ledger:

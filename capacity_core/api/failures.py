@@ -1,4 +1,5 @@
-"""What any process prints when it dies, whatever framework it runs: events that reach the run they stand in."""
+"""What any process prints when it dies, whatever framework it runs: events that reach the run they
+stand in."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ NEUTRAL = (Traceback, OutOfMemory)
 """Events that belong to no framework: they go to the run whose line was seen last."""
 
 
-def crash(run: Run, progress: tuple[type, ...], ready: tuple[type, ...]) -> Sighting | None:
-    """The death of a run that nothing explains: the first traceback or allocator message with no progress behind it.
+def crash(run: Run, progress: tuple[type, ...], ready: tuple[type, ...]) -> Sighting[object] | None:
+    """The death of a run that nothing explains: the first traceback or allocator message with no
+    progress behind it.
 
-    `progress` are events that a dying process does not print any more. Once one of `ready` was seen, a traceback
-    may be one request's trouble: from then on only the allocator's message counts.
+    `progress` are events that a dying process does not print any more. Once one of `ready` was
+    seen, a traceback may be one request's trouble: from then on only the allocator's message
+    counts.
     """
-    found: Sighting | None = None
+    found: Sighting[object] | None = None
     up = False
     for sighting in run:
         if isinstance(sighting.event, ready):

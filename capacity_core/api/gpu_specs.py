@@ -21,9 +21,11 @@ class Source:
 class GpuSpec:
     """One device of the catalogue.
 
-    `nominal_gb` is the vendor's label and is shown, never computed with. `aliases` are what users type, lower case;
-    `printed_names` what tools print; `seen_totals` whole-device totals that tools or engines reported (MiB), by
-    which a measured total confirms or contradicts a name; `unified` devices share the host's memory.
+    `nominal_gb` is the vendor's label and is shown, never computed with. `aliases` are what users
+    type, lower case;
+    `printed_names` what tools print; `seen_totals` whole-device totals that tools or engines
+    reported (MiB), by which a measured total confirms or contradicts a name; `unified` devices
+    share the host's memory.
     """
 
     name: str

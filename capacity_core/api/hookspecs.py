@@ -1,10 +1,12 @@
 """The hooks of contract version 1: what a plugin may contribute.
 
-A plugin is a module that an entry point of the group `capacity_core.v1` names. Its hooks take no arguments, are
-called once after import, and return tuples of frozen objects. A hook that raises, or that returns anything else, makes its
-plugin fail as a whole: the plugin is named on stderr and in the report, the others go on.
+A plugin is a module that an entry point of the group `capacity_core.v1` names. Its hooks take no
+arguments, are called once after import, and return tuples of frozen objects. A hook that raises, or
+that returns anything else, makes its plugin fail as a whole: the plugin is named on stderr and in
+the report, the others go on.
 
-Within version 1 hooks, fields with defaults and enum members are added, nothing is removed or renamed.
+Within version 1 hooks, fields with defaults and enum members are added, nothing is removed or
+renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class CapacitySpecs:
     def capacity_matchers(self) -> tuple[Matcher, ...]:
         """Messages that this plugin recognises. Since version 1.
 
-        Names are unique over all plugins; a matcher that takes over another's wording says `replaces`. Example::
+        Names are unique over all plugins; a matcher that takes over another's wording says
+        `replaces`. Example::
 
             @hookimpl
             def capacity_matchers() -> tuple[Matcher, ...]:
@@ -52,7 +55,8 @@ class CapacitySpecs:
 
     @hookspec
     def capacity_extractors(self) -> tuple[Extractor, ...]:
-        """What a framework's events add up to: one extractor for each framework. Since version 1. Example::
+        """What a framework's events add up to: one extractor for each framework. Since version 1.
+        Example::
 
         @hookimpl
         def capacity_extractors() -> tuple[Extractor, ...]:

@@ -1,4 +1,5 @@
-"""How a model stores KV: from its configuration to the bytes that a request's tokens cost on one device."""
+"""How a model stores KV: from its configuration to the bytes that a request's tokens cost on one
+device."""
 
 from __future__ import annotations
 
@@ -7,19 +8,25 @@ from typing import Protocol
 
 import attrs
 
-from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_SLOT, BYTES_PER_TOKEN, TOKENS
+from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_TOKEN
 from capacity_core.values import Unknown, Value
 
+_NOT_COMPUTED = Unknown(why="not computed", unit=BYTES_PER_TOKEN)
+
 ModelConfig = Mapping[str, object]
-"""A model's config.json, with the text model's own keys on top where it nests them (see `model_config`)."""
+"""A model's config.json, with the text model's own keys on top where it nests them (see
+`model_config`)."""
 
 
 @attrs.frozen(kw_only=True)
 class Placement:
     """Where the layers and heads of one rank lie.
 
-    `attention_tensor` is the tensor-parallel size that divides KV heads (tp // attention-DP // context-parallel);
-    `pipeline` the number of stages and `stage` this rank's, of which the layers are a contiguous slice.
+    `attention_tensor` is the tensor-parallel size that divides KV heads (tp // attention-DP //
+    context-parallel);
+    `pipeline` the number of stages and `stage` this rank's, of which the layers are a contiguous
+    slice.
     """
 
     attention_tensor: int = 1
@@ -27,12 +34,10 @@ class Placement:
     stage: int = 0
 
     def layers(self, count: int) -> range:
-        """This stage's slice of `count` layers: equal shares, the remainder to the middle stages.
+        """This stage's slice of `count` layers, in equal shares.
 
-        Raises LayoutError when stages differ and the framework's own rule is not known here.
+        Raises LayoutError when stages differ: engines give the remainder to different stages.
         """
-        from capacity_core.errors import LayoutError
-
         if count % self.pipeline:
             raise LayoutError(
                 f"{count} layers do not divide into {self.pipeline} pipeline stages; "
@@ -46,14 +51,15 @@ class Placement:
 class CacheTerm:
     """One kind of cache that a request pays for, on one device.
 
-    A request of n tokens costs `bytes_per_token` · min(n, `window_tokens`) + `fixed_bytes_per_request`; a window of
-    None does not end. `layers` is how many of this rank's layers hold it. `slot` is the size of one stored slot of
-    one layer where that is all that the configuration decides.
+    A request of n tokens costs `bytes_per_token` · min(n, `window_tokens`) +
+    `fixed_bytes_per_request`; a window of None does not end. `layers` is how many of this rank's
+    layers hold it. `slot` is the size of one stored slot of one layer where that is all that the
+    configuration decides.
     """
 
     name: str
     layers: int | None = None
-    bytes_per_token: Value = Unknown(why="not computed", unit=BYTES_PER_TOKEN)
+    bytes_per_token: Value = _NOT_COMPUTED
     window_tokens: Value | None = None
     fixed_bytes_per_request: Value | None = None
     slot: Value | None = None
@@ -63,7 +69,8 @@ class CacheTerm:
 class LayoutReading:
     """What a layout says of one model, placement and dtype, for one device.
 
-    `replication` is how many of the ranks that share a KV head's tokens hold the same copy of it (1: each its own).
+    `replication` is how many of the ranks that share a KV head's tokens hold the same copy of it
+    (1: each its own).
     """
 
     family: str
@@ -81,27 +88,16 @@ class KVLayout(Protocol):
     def name(self) -> str: ...
 
     def applies(self, config: ModelConfig) -> bool:
-        """Whether this layout knows every layer of such a model. A layout never claims what it would miscount."""
+        """Whether this layout knows every layer of such a model. A layout never claims what it
+        would miscount."""
         ...
 
     def read(
         self, config: ModelConfig, placement: Placement, dtype_bytes: int | None
     ) -> LayoutReading:
-        """The caches of one rank; `dtype_bytes` is the size of a stored element, None when not known.
+        """The caches of one rank; `dtype_bytes` is the size of a stored element, None when not
+        known.
 
         Raises LayoutError when the configuration lacks a field or contradicts the placement.
         """
         ...
-
-
-__all__ = [
-    "BYTES_PER_REQUEST",
-    "BYTES_PER_SLOT",
-    "BYTES_PER_TOKEN",
-    "TOKENS",
-    "CacheTerm",
-    "KVLayout",
-    "LayoutReading",
-    "ModelConfig",
-    "Placement",
-]

@@ -1,14 +1,16 @@
-"""The framework-neutral facts of one run: what an extractor hands over and everything behind it works on."""
+"""The framework-neutral facts of one run: what an extractor hands over and everything behind it
+works on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from enum import Enum
 
 import attrs
 
 from capacity_core.units import GIB, REQUESTS, TOKENS
-from capacity_core.values import Unknown, Value, total
+from capacity_core.values import Known, Unknown, Value, total
 
 
 class Stage(str, Enum):
@@ -92,7 +94,8 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Part:
-    """A piece behind a category of one rank: one model's weights, one pool, one graph capture (GiB)."""
+    """A piece behind a category of one rank: one model's weights, one pool, one graph capture
+    (GiB)."""
 
     category: Category
     role: Role
@@ -112,7 +115,8 @@ class Checkpoint:
 
 @attrs.frozen(kw_only=True)
 class RankId:
-    """A rank of a deployment. Coordinates are None only for a worker that is told apart by its pid alone."""
+    """A rank of a deployment. Coordinates are None only for a worker that is told apart by its pid
+    alone."""
 
     dp: int | None = 0
     pp: int | None = 0
@@ -134,9 +138,12 @@ class RankId:
 class RankFacts:
     """What the log says of one rank.
 
-    `memory` holds the categories that the extractor could account for (GiB, known or unknown with the reason);
-    `inside` names, for a category without a figure of its own, the one that contains it; `device_total` is a
-    printed total; `activation_included` says nothing here: peaks are `Category.ACTIVATION` in `memory`.
+    `memory` holds the categories that the extractor could account for (GiB, known or unknown with
+    the reason);
+    `inside` names, for a category without a figure of its own, the one that contains it;
+    `device_total` is a printed total; `activation_included` says nothing here: peaks are
+    `Category.ACTIVATION` in
+    `memory`.
     """
 
     id: RankId
@@ -176,12 +183,24 @@ class Reported:
     value: Value
 
 
+def least_reported(statements: Iterable[Reported | None]) -> Reported | None:
+    """The statement with the smallest concurrency: what holds for all of them."""
+    low: Reported | None = None
+    least_so_far: Decimal | None = None
+    for said in statements:
+        if said is None or not isinstance(said.value, Known):
+            continue
+        if least_so_far is None or said.value.number < least_so_far:
+            low, least_so_far = said, said.value.number
+    return low
+
+
 @attrs.frozen(kw_only=True)
 class WorkerFacts:
     """One scheduler with its own KV pool (a DP rank).
 
-    `tokens` is what it can hold; `size` and `budget` are GiB on one GPU; `usable_for` says how its tokens may be
-    divided by a request's length.
+    `tokens` is what it can hold; `size` and `budget` are GiB on one GPU; `usable_for` says how its
+    tokens may be divided by a request's length.
     """
 
     dp: int
@@ -202,6 +221,7 @@ class TokenUse(str, Enum):
         "longest_only"  # derived for the context length; shorter requests: an upper limit
     )
     UPPER_LIMIT = "upper_limit"  # other pools bind as well: an upper limit at every length
+    UNCLEAR = "unclear"  # no limit at any length follows from it
 
 
 @attrs.frozen(kw_only=True)
@@ -265,9 +285,11 @@ class Failure:
 
 @attrs.frozen(kw_only=True)
 class Levers:
-    """The framework's own names for what can be tuned, where the log gives what is needed to judge it.
+    """The framework's own names for what can be tuned, where the log gives what is needed to judge
+    it.
 
-    `fraction_base` is the memory (GiB) of which the fraction is taken; None when a lever does not exist.
+    `fraction_base` is the memory (GiB) of which the fraction is taken; None when a lever does not
+    exist.
     """
 
     fraction_flag: str | None = None

@@ -1,4 +1,5 @@
-"""What one kind of message looks like: an event class, and matchers that build it from a line's text."""
+"""What one kind of message looks like: an event class, and matchers that build it from a line's
+text."""
 
 from __future__ import annotations
 
@@ -37,11 +38,12 @@ class Sample:
 class Matcher:
     """One wording of one kind of message.
 
-    `anchor` is a literal of at least 6 ASCII characters that every such message contains: the scanner looks for
-    anchors only. `pattern` is searched around each anchor, from `LOOK_BEHIND` characters before it to `window`
-    characters behind it. Its named groups are fields of `event`, converted by the fields' types; a group
-    that did not take part leaves the field's default. `means` says in one sentence what the message tells, for
-    the reference; `seen_in` names the first and last release known to print it ("0.4.6 … 0.5.12").
+    `anchor` is a literal of at least 6 ASCII characters that every such message contains: the
+    scanner looks for anchors only. `pattern` is searched around each anchor, from `LOOK_BEHIND`
+    characters before it to `window` characters behind it. Its named groups are fields of `event`,
+    converted by the fields' types; a group that did not take part leaves the field's default.
+    `means` says in one sentence what the message tells, for the reference; `seen_in` names the
+    first and last release known to print it ("0.4.6 … 0.5.12").
 
     Example::
 
@@ -75,7 +77,8 @@ class Matcher:
         return {group: _converter(hints[group]) for group in self.regex.groupindex}
 
     def build(self, match: re.Match[str]) -> object:
-        """The event that a match means. Raises ValueError or ArithmeticError when a group is no such quantity."""
+        """The event that a match means. Raises ValueError or ArithmeticError when a group is no
+        such quantity."""
         groups = match.groupdict()
         return self.event(
             **{
@@ -103,10 +106,12 @@ class Matcher:
         return found
 
     def problems(self) -> list[str]:
-        """What is wrong with this matcher, one sentence each: the checks of loading and of `check_matcher`."""
+        """What is wrong with this matcher, one sentence each: the checks of loading and of
+        `check_matcher`."""
         if len(self.anchor) < 6 or not self.anchor.isascii() or "\n" in self.anchor:
             return [
-                f"{self.name}: the anchor {self.anchor!r} is not at least 6 ASCII characters of one line"
+                f"{self.name}: the anchor {self.anchor!r} is not at least 6 ASCII characters of "
+                f"one line"
             ]
         try:
             regex = re.compile(self.pattern)
@@ -164,8 +169,9 @@ def _converter(hint: Any) -> Callable[[str], object]:
     raise TypeError(f"an event's field cannot be a {plain!r}")
 
 
-def printed_fields(event: object) -> Mapping[str, str]:
-    """An event's fields as text, for the report's evidence: those that were printed, long ones cut."""
+def printed_fields(event: Any) -> Mapping[str, str]:
+    """An event's fields as text, for the report's evidence: those that were printed, long ones
+    cut."""
     fields = {}
     for field in attrs.fields(type(event)):
         value = getattr(event, field.name)

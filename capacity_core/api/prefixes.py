@@ -39,13 +39,16 @@ NOBODY = Speaker()
 class Prefix:
     """One way in which a framework's log lines begin.
 
-    `pattern`'s named groups are the speaker's coordinates: `dp`, `pp`, `tp`, `rank`, `pid` (whole numbers),
-    `node` and `role` (text). The speaker of a message is the nearest prefix to its left in the same line.
+    `pattern`'s named groups are the speaker's coordinates: `dp`, `pp`, `tp`, `rank`, `pid` (whole
+    numbers),
+    `node` and `role` (text). The speaker of a message is the nearest prefix to its left in the same
+    line.
     Every sample must match, from its first character on.
 
     Example::
 
-        Prefix(name="acme.ranks", framework="acme", pattern=r"<gpu (?P<tp>[0-9]+)>", samples=("<gpu 3> ready",))
+        Prefix(name="acme.ranks", framework="acme", pattern=r"<gpu (?P<tp>[0-9]+)>", samples=("<gpu
+        3> ready",))
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""The report: one frozen object with the names of the contract `capacity-report/1`; every renderer is a view of it.
+"""The report: one frozen object with the names of the contract `capacity-report/1`; every renderer
+is a view of it.
 
 Attribute names are the JSON names. A field that is `ABSENT` is left out; `None` is null.
 """

@@ -9,14 +9,16 @@ _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\.post\d+)?")
 
 
 def release_key(version: str) -> tuple[int, ...]:
-    """A sort key: `0.5.10.post1` is later than `0.5.10`; what follows (rc1, +local) does not count."""
+    """A sort key: `0.5.10.post1` is later than `0.5.10`; what follows (rc1, +local) does not
+    count."""
     match = _RELEASE.search(version)
     numbers = [int(part) for part in re.findall(r"\d+", match[0])] if match else []
     return tuple(numbers)
 
 
 def narrowed(ranges: Iterable[str]) -> tuple[str, str] | None:
-    """The releases, first and last, that lie in all ranges `A … B`; None when there are none, or no range at all."""
+    """The releases, first and last, that lie in all ranges `A … B`; None when there are none, or no
+    range at all."""
     low, high = "", ""
     for span in ranges:
         first, _, last = (part.strip() for part in span.partition("…"))

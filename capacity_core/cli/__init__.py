@@ -1,6 +1,7 @@
 """The command `capacity`: parse, call, print, exit. Nothing here computes.
 
-`--help` and `--version` load no plugin; modules that do work are imported by the commands that need them.
+`--help` and `--version` load no plugin; modules that do work are imported by the commands that need
+them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def main() -> None:
     except click.Abort:
         status = 130
     except BrokenPipeError:
-        # The reader has gone (`| head`): say nothing, and keep Python from flushing into the closed pipe.
+        # The reader has gone (`| head`): say nothing, and keep Python from flushing into the closed
+        # pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = ExitCode.OK
     sys.exit(int(status or 0))

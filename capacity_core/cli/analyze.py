@@ -12,7 +12,9 @@ from capacity_core.errors import ExitCode, UsageError
 
 @click.command("analyze")
 @click.argument("logs", nargs=-1, metavar="[LOG]…")
-@click.option("--log-file", "log_files", multiple=True, metavar="LOG", help="Another way to name a log.")
+@click.option(
+    "--log-file", "log_files", multiple=True, metavar="LOG", help="Another way to name a log."
+)
 @click.option(
     "--smi",
     "--nvidia-smi-file",
@@ -36,8 +38,14 @@ from capacity_core.errors import ExitCode, UsageError
 )
 @click.option("--run", type=click.IntRange(min=0), help="Report this server start, counted from 0.")
 @click.option("--layout", metavar="NAME", help="Use this KV layout for --config.")
-@click.option("--format", "output_format", default="text", show_default=True, metavar="NAME",
-              help="text or json.")
+@click.option(
+    "--format",
+    "output_format",
+    default="text",
+    show_default=True,
+    metavar="NAME",
+    help="text or json.",
+)
 @click.option("-o", "--output", metavar="FILE", help="Write the report to a file.")
 @plugin_options
 def command(
@@ -66,7 +74,8 @@ def command(
       docker logs my-server 2>&1 | capacity analyze - --format json
 
     \b
-    Exit codes: 0 report made · 1 input unusable · 2 wrong usage · 3 report made, but a plugin failed
+    Exit codes: 0 report made · 1 input unusable · 2 wrong usage · 3 report made, but a plugin
+    failed
     """
     from capacity_core.analysis import Options, analyse
 

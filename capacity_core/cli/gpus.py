@@ -10,8 +10,13 @@ from capacity_core.errors import ExitCode
 
 @click.command("gpus")
 @click.argument("name", required=False)
-@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text",
-              show_default=True)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
 @click.option("-o", "--output", metavar="FILE", help="Write the result to a file.")
 @plugin_options
 def command(

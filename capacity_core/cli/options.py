@@ -13,7 +13,7 @@ from capacity_core.loader import Plugins, load
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class TokenCounts(click.ParamType):
+class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """`4096,8k,128k`: positive whole numbers, where k means 1024."""
 
     name = "N[,N…]"
@@ -33,7 +33,7 @@ class TokenCounts(click.ParamType):
         return count
 
 
-class Names(click.ParamType):
+class Names(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Names separated by commas; an empty text is the empty set."""
 
     name = "NAME[,NAME…]"

@@ -19,8 +19,13 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text",
-              show_default=True)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
 @click.option("-o", "--output", metavar="FILE", help="Write the result to a file.")
 @plugin_options
 def list_command(

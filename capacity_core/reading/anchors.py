@@ -1,4 +1,5 @@
-"""Finds the anchors of all matchers in a block of bytes: Aho-Corasick, and a pure-Python twin for where its wheel is missing."""
+"""Finds the anchors of all matchers in a block of bytes: Aho-Corasick, and a pure-Python twin for
+where its wheel is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 GROUP_SIZE = 64
-"""Patterns of one automaton. Beyond 64 the automaton loses its vector path and is several times slower."""
+"""Patterns of one automaton. Beyond 64 the automaton loses its vector path and is several times
+slower."""
 
 
 class AnchorEngine(Protocol):
@@ -22,7 +24,8 @@ class AnchorEngine(Protocol):
 
 
 class AutomatonEngine:
-    """Aho-Corasick automata of at most `GROUP_SIZE` sorted anchors (neighbours share their beginnings)."""
+    """Aho-Corasick automata of at most `GROUP_SIZE` sorted anchors (neighbours share their
+    beginnings)."""
 
     def __init__(self, anchors: Iterable[bytes]) -> None:
         from ahocorasick_rs import (

@@ -11,7 +11,8 @@ _NESTED = ("text_config", "llm_config", "language_config")
 
 
 def read_model_config(path: str) -> ModelConfig:
-    """The configuration as one flat mapping; where a text model is nested, its keys win over the wrapper's.
+    """The configuration as one flat mapping; where a text model is nested, its keys win over the
+    wrapper's.
 
     Raises UnusableInput when the file is missing, no JSON, or no JSON object.
     """
@@ -26,7 +27,10 @@ def read_model_config(path: str) -> ModelConfig:
         ) from None
     if not isinstance(config, dict):
         raise UnusableInput(
-            f"{path}: holds a JSON {type(config).__name__}, not an object. Give the model's config.json."
+            f"{path}: holds a JSON {type(config).__name__}, not an object. Give the model's "
+            f"config.json."
         )
-    nested = next((config[key] for key in _NESTED if isinstance(config.get(key), dict)), {})
+    nested: dict[str, object] = next(
+        (config[key] for key in _NESTED if isinstance(config.get(key), dict)), {}
+    )
     return {**config, **nested}

@@ -1,4 +1,5 @@
-"""Matchers of what any process prints when it dies; they register through the same hooks as a plugin's."""
+"""Matchers of what any process prints when it dies; they register through the same hooks as a
+plugin's."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ OUT_OF_MEMORY = Matcher(
     means="The device allocator failed; `total` is the device memory that the process sees.",
     samples=(
         Sample(
-            "X out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.10 GiB of which",
+            "X out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.10 GiB "
+            "of which",
             OutOfMemory(wanted=Gib("2.50"), total=Gib("79.10")),
         ),
         Sample(

@@ -8,11 +8,12 @@ from capacity_core.api.extractors import Extractor, Run, Sighting
 from capacity_core.api.failures import NEUTRAL
 
 
-def split(sightings: Iterable[Sighting], extractors: Sequence[Extractor]) -> Iterator[Run]:
-    """The runs of a log, each as soon as it has ended; the last ones in the order of their first lines.
+def split(sightings: Iterable[Sighting[object]], extractors: Sequence[Extractor]) -> Iterator[Run]:
+    """The runs of a log, each as soon as it has ended; the last ones in the order of their first
+    lines.
 
-    A log may interleave frameworks: each has its own current run. What any process prints goes to the run whose
-    line was seen last; an event that no extractor knows is left out.
+    A log may interleave frameworks: each has its own current run. What any process prints goes to
+    the run whose line was seen last; an event that no extractor knows is left out.
     """
     owners = {event: extractor for extractor in extractors for event in extractor.events}
     current: dict[str, Run] = {}

@@ -1,7 +1,8 @@
 """From a log's bytes to sightings: which known message stands at which line, from which speaker.
 
-Only lines that hold an anchor are decoded and shown to their matchers. Memory is bounded whatever the input: a line
-longer than `LINE_CAP` is scanned in pieces that overlap by what a pattern may see.
+Only lines that hold an anchor are decoded and shown to their matchers. Memory is bounded whatever
+the input: a line longer than `LINE_CAP` is scanned in pieces that overlap by what a pattern may
+see.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 class Block(NamedTuple):
     """Bytes to search: whole lines, or a piece of a line that is too long to hold.
 
-    `offset` is where `data` begins in the text; messages that begin at `last` or later are the next block's.
+    `offset` is where `data` begins in the text; messages that begin at `last` or later are the next
+    block's.
     """
 
     data: bytes
@@ -61,15 +63,17 @@ class Scanner:
         for matcher in matchers:
             self._by_anchor.setdefault(matcher.anchor.encode(), []).append(matcher)
         self._owners = owners
-        self._prefixes: dict[str | None, list[Prefix]] = {}
-        for prefix in prefixes:
+        # What any process prints (no framework's event) may stand behind any framework's prefix.
+        self._prefixes: dict[str | None, list[Prefix]] = {None: list(prefixes)}
+        for prefix in self._prefixes[None]:
             self._prefixes.setdefault(prefix.framework, []).append(prefix)
         self._engine = engine or best_engine(self._by_anchor)
         self.clashes: list[Clash] = []
         self.broken: dict[str, str] = {}
 
-    def scan(self, source: Source) -> Iterator[Sighting]:
-        """Every sighting of a log. A small log that yields nothing is read again through the cleaning road."""
+    def scan(self, source: Source) -> Iterator[Sighting[object]]:
+        """Every sighting of a log. A small log that yields nothing is read again through the
+        cleaning road."""
         if not self._by_anchor:
             return
         found = False
@@ -79,7 +83,7 @@ class Scanner:
         if not found and source.whole_in_head:
             yield from self._scan(source, source.cleaned_chunks())
 
-    def _scan(self, source: Source, chunks: Iterator[bytes]) -> Iterator[Sighting]:
+    def _scan(self, source: Source, chunks: Iterator[bytes]) -> Iterator[Sighting[object]]:
         lines = _LineNumbers(source)
         for block in _blocks(chunks):
             handled = 0
@@ -94,7 +98,7 @@ class Scanner:
                 yield from self._line(block, start, end, f"{source.name}:{number}")
             lines.leave(block)
 
-    def _line(self, block: Block, start: int, end: int, line: str) -> Iterator[Sighting]:
+    def _line(self, block: Block, start: int, end: int, line: str) -> Iterator[Sighting[object]]:
         raw = block.data[start:end]
         text = _ANSI.sub("", raw.decode("utf-8", "replace"))
         limit = len(text)
@@ -115,7 +119,8 @@ class Scanner:
     def _matches(
         self, text: str, matchers: Sequence[Matcher], line: str
     ) -> list[tuple[int, Matcher, object]]:
-        """(position, matcher, event) of every message in a line; of overlapping ones the first by name."""
+        """(position, matcher, event) of every message in a line; of overlapping ones the first by
+        name."""
         taken: list[tuple[int, int, Matcher, object]] = []
         for matcher in sorted(matchers, key=lambda m: m.name):
             offset = 0
@@ -136,7 +141,8 @@ class Scanner:
             return []
         try:
             return matcher.find(message)
-        # The border of a plugin: its event's class may raise anything; the matcher is out from here on, by name.
+        # The border of a plugin: its event's class may raise anything; the matcher is out from here
+        # on, by name.
         except Exception as error:  # noqa: BLE001
             self.broken[matcher.name] = f"{type(error).__name__}: {error}"
             return []
@@ -155,8 +161,8 @@ class Scanner:
 class _LineNumbers:
     """Line numbers of hits, counted only as far as they are cited.
 
-    Blocks without a hit are not counted while they pass: a seekable source reads the skipped bytes again when a later
-    hit needs their number. What cannot be read again is counted as it passes.
+    Blocks without a hit are not counted while they pass: a seekable source reads the skipped bytes
+    again when a later hit needs their number. What cannot be read again is counted as it passes.
     """
 
     def __init__(self, source: Source) -> None:
@@ -198,7 +204,8 @@ def _blocks(chunks: Iterator[bytes]) -> Iterator[Block]:
 
 
 def _cut(text: str, position: int) -> str:
-    """The message around a position, without what progress bars left of it, at most `TEXT_KEPT` characters."""
+    """The message around a position, without what progress bars left of it, at most `TEXT_KEPT`
+    characters."""
     low = text.rfind("\r", 0, position) + 1
     high = text.find("\r", position)
     message = text[low : high if high >= 0 else len(text)].strip()

@@ -1,8 +1,10 @@
-"""Where a log's bytes come from: a file, a gzip file or stdin, as chunks of UTF-8 text, cleaned where needed.
+"""Where a log's bytes come from: a file, a gzip file or stdin, as chunks of UTF-8 text, cleaned
+where needed.
 
-Two roads, one interface. Plain text is handed on as it is: colour codes and wrappers do not stand inside the words
-that the scanner looks for. Text that is wrapped line by line (JSON lines) or coloured inside words goes through a
-cleaning generator. Either way a physical line stays one line, so that line numbers are those of the file.
+Two roads, one interface. Plain text is handed on as it is: colour codes and wrappers do not stand
+inside the words that the scanner looks for. Text that is wrapped line by line (JSON lines) or
+coloured inside words goes through a cleaning generator. Either way a physical line stays one line,
+so that line numbers are those of the file.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
+from io import RawIOBase
 from typing import BinaryIO
 
 from capacity_core.errors import UnusableInput
@@ -72,7 +75,8 @@ class Source:
         yield from road(_chain(first, text))
 
     def cleaned_chunks(self) -> Iterator[bytes]:
-        """The same text once more through the cleaning road; only for a log that is `whole_in_head`."""
+        """The same text once more through the cleaning road; only for a log that is
+        `whole_in_head`."""
         self.seekable = False
         return _cleaned(self._text())
 
@@ -130,12 +134,12 @@ class Source:
             yield part
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str) -> RawIOBase | BinaryIO:
     if path == "-":
         return sys.stdin.buffer
     try:
         # Unbuffered: the chunks are the reads.
-        return open(path, "rb", buffering=0)  # type: ignore[return-value]  # noqa: SIM115
+        return open(path, "rb", buffering=0)
     except IsADirectoryError:
         raise UnusableInput(f"{path}: is a directory; name the log file in it.") from None
     except OSError as error:
@@ -202,7 +206,8 @@ def _cleaned(text: Iterator[bytes]) -> Iterator[bytes]:
 
 def _clean_line(line: bytes) -> bytes:
     message = _message_of(line)
-    # A message of several lines stays on its one physical line: `\r` parts messages, not line numbers.
+    # A message of several lines stays on its one physical line: `\r` parts messages, not line
+    # numbers.
     plain = line if message is None else message.rstrip("\r\n").replace("\n", "\r").encode()
     return _ANSI.sub(b"", plain)
 

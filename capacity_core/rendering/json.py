@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
+from typing import Any
 
 import attrs
 
@@ -22,7 +23,7 @@ class JsonRenderer:
         return json.dumps(to_plain(report), indent=1, ensure_ascii=False) + "\n"
 
 
-def to_plain(node: object) -> object:
+def to_plain(node: Any) -> Any:
     """Dicts, lists, strings and numbers in the shape of the contract."""
     if isinstance(node, Report):
         return _report(node)
@@ -44,19 +45,17 @@ def to_plain(node: object) -> object:
     return node
 
 
-def _report(report: Report) -> dict[str, object]:
+def _report(report: Report) -> dict[str, Any]:
     """The top level; what only other views need is left out, and the version takes its range in."""
     left_out = {"title", "shown_rank", "asked_rank", "version_range"}
-    plain: dict[str, object] = {
+    plain: dict[str, Any] = {
         field.name: to_plain(getattr(report, field.name))
         for field in attrs.fields(Report)
         if field.name not in left_out
     }
     plain["tool"] = {"name": "capacity", "version": report.tool}
     if report.version_range.range is not None:
-        deployment = plain["deployment"]
-        assert isinstance(deployment, dict)  # noqa: S101  # what to_plain makes of a row
-        version = deployment["framework_version"]
+        version = plain["deployment"]["framework_version"]
         if version["value"] is None:
             version["range"] = list(report.version_range.range)
     return plain

@@ -39,7 +39,7 @@ class TextRenderer:
         return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
-# --- sections ----------------------------------------------------------------------------------------------------
+# --- sections ---------------------------------------------------------
 
 
 def _headline(report: Report) -> Iterator[str]:
@@ -63,7 +63,8 @@ def _plugin_trouble(report: Report) -> Iterator[str]:
     for row in report.plugins:
         if row.status == "failed":
             yield from _wrapped(
-                f"! plugin {row.name} ({row.distribution or row.module}) failed: {row.error}; what only it reads is missing here",
+                f"! plugin {row.name} ({row.distribution or row.module}) failed: {row.error}; "
+                f"what only it reads is missing here",
                 "",
             )
 
@@ -139,11 +140,16 @@ def _breakdown(report: Report) -> Iterator[str]:
     if rank is None:
         return
     whole = {"used": "used (device tool)", "free[before_weights]": "what was free before weights"}
-    of = f" · share of {whole[rank.share_of]}" if rank.share_of else " · no shares: nothing to share"
+    of = (
+        f" · share of {whole[rank.share_of]}" if rank.share_of else " · no shares: nothing to share"
+    )
     asked = " (asked for)" if report.asked_rank else ""
     yield f"Memory breakdown · {rank.label}{asked}{of}"
     order = ("weights", "kv_pool", "state_pool", "cuda_graph", "framework", "other", "used", "free")
-    rows = [_category(name, rank.memory[name], report) for name in (*order, "unattributed", "activation")]
+    rows = [
+        _category(name, rank.memory[name], report)
+        for name in (*order, "unattributed", "activation")
+    ]
     yield from _table(
         [row for row in rows if row is not None],
         ("Category", "GiB", "MiB", "%", "From"),
@@ -195,7 +201,10 @@ def _ranks(report: Report) -> Iterator[str]:
         row += [_gib_or_unknown(_free_at(rank, stage)) for stage in shown]
         if measured:
             device = rank.device
-            row += [_whole(device.used) if device else "unknown", _whole(device.free) if device else "unknown"]
+            row += [
+                _whole(device.used) if device else "unknown",
+                _whole(device.free) if device else "unknown",
+            ]
         rows.append(row)
     yield from _table(rows, header, align=("left", *["right"] * (len(header) - 1)))
     if len(report.ranks) > SHOWN_RANKS:
@@ -227,7 +236,8 @@ def _kv_pool(report: Report) -> Iterator[str]:
         rows.append(
             (
                 "bytes_per_full_token",
-                f"{pool.bytes_per_full_token.amount} as printed; not comparable between releases or sizing modes{mode}",
+                f"{pool.bytes_per_full_token.amount} as printed; not comparable between releases "
+                f"or sizing modes{mode}",
             )
         )
     if pool.state_slots is not None:
@@ -270,7 +280,14 @@ def _concurrency(report: Report) -> Iterator[str]:
         ]
         for row in c.rows
     ]
-    header = ("request tokens", "by tokens", "by requests", "max concurrent", "bound by", "deployment")
+    header = (
+        "request tokens",
+        "by tokens",
+        "by requests",
+        "max concurrent",
+        "bound by",
+        "deployment",
+    )
     yield from _table(rows, header, align=("right", "right", "right", "right", "left", "right"))
     whys = dict.fromkeys(
         part
@@ -293,14 +310,18 @@ def _findings(report: Report) -> Iterator[str]:
         yield "Findings"
     for finding in report.findings:
         where = _where(finding.evidence[:3], report)
-        yield from _wrapped(f"{finding.message} {where}", f"  {finding.severity.value:<8} ", " " * 11)
+        yield from _wrapped(
+            f"{finding.message} {where}", f"  {finding.severity.value:<8} ", " " * 11
+        )
 
 
 def _advice(report: Report) -> Iterator[str]:
     if report.advice:
         yield "Tuning notes"
     for number, note in enumerate(report.advice, 1):
-        yield from _wrapped(f"{note.message} {_where(note.evidence[:3], report)}", f"  {number}. ", "     ")
+        yield from _wrapped(
+            f"{note.message} {_where(note.evidence[:3], report)}", f"  {number}. ", "     "
+        )
         yield from _wrapped(f"{note.change}", "     try: ", "          ")
         yield from _wrapped(_said(note.effect), "     gives: ", "            ")
         yield from _wrapped(note.cost, "     costs: ", "            ")
@@ -324,7 +345,7 @@ def _fact(row: EvidenceRow) -> str:
     return f"{rank}{what}: {fields}"
 
 
-# --- figures as text ---------------------------------------------------------------------------------------------
+# --- figures as text --------------------------------------------------
 
 
 def _plain(value: Value) -> str:
@@ -401,10 +422,12 @@ def _where(evidence: Sequence[str], report: Report) -> str:
     if not evidence:
         return ""
     logs = sum(row.kind == "log" for row in report.inputs)
-    return "[" + " ".join(item.replace("log0", "") if logs == 1 else item for item in evidence) + "]"
+    return (
+        "[" + " ".join(item.replace("log0", "") if logs == 1 else item for item in evidence) + "]"
+    )
 
 
-# --- layout ------------------------------------------------------------------------------------------------------
+# --- layout -----------------------------------------------------------
 
 
 def _table(

@@ -86,6 +86,67 @@ def test_other_caches_are_not_claimed(base: dict[str, Any], fields: dict[str, An
     assert claimed_by({**base, **fields}) == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "swa_head_dim",
+        "local_attention",
+        "attention_chunk_size",
+        "dual_chunk_attention_config",
+        "is_hybrid_swa",
+        "mamba_d_state",
+        "ssm_state_size",
+        "conv_kernel",
+        "lru_width",
+        "rwkv_hidden_size",
+        "recurrent_block_type",
+        "hybrid_layer_ids",
+        "linear_num_key_heads",
+        "use_linear_attn",
+        "lightning_nope",
+        "use_delta_net",
+        "kda_num_heads",
+        "full_attn_idxs",
+        "compress_rate",
+        "index_topk",
+        "indexer_types",
+        "sparse_config",
+        "use_sparse_attention",
+        "blocksparse_block_size",
+        "nsa_block",
+        "moba_topk",
+        "num_kv_shared_layers",
+        "shared_kv",
+        "share_kv",
+        "kv_source_layer_ids",
+        "use_cla",
+        "cla_share_factor",
+        "attention_k_eq_v",
+        "encoder_layers",
+        "decoder_layers",
+        "num_decoder_layers",
+        "is_encoder_decoder",
+        "add_cross_attention",
+        "heads_per_layer",
+        "block_configs",
+        "mixer_types",
+        "global_head_dim",
+        "num_global_key_value_heads",
+        "layer_pattern",
+        "dense_attention_every_n_layers",
+        "layer_group_size",
+        "attn_layer_period",
+        "attention_types",
+        "loop_num",
+        "num_loops",
+        "attention_window_size",
+    ],
+)
+def test_each_name_alone_is_enough(name: str) -> None:
+    assert claimed_by({**PLAIN, name: 1}) == []
+    assert claimed_by({**PLAIN, name: None}) == ["grouped-query"]
+
+
 FULL_ATTENTION = {
     "window switched off (Qwen2.5)": {
         "use_sliding_window": False,
@@ -149,6 +210,8 @@ def test_the_known_latents_are_claimed_by_one_layout(model_type: str) -> None:
 
 def test_a_latent_that_is_null_is_not_counted_as_heads() -> None:
     assert claimed_by({**LATENT, "kv_lora_rank": None}) == ["latent"]
+    assert claimed_by({**PLAIN, "kv_lora_rank": None}) == []
+    assert claimed_by({**PLAIN, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}) == []
 
 
 def test_deepseek_without_latent_has_heads() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from capacity_core.api import Arguments, Matcher, Sample
@@ -13,7 +15,8 @@ from capacity_core.values import Known, Origin, Unknown, Value, known, text
 
 @attrs.frozen(kw_only=True)
 class ServerArgs:
-    """The resolved launch arguments, printed by every node's launcher before its schedulers start."""
+    """The resolved launch arguments, printed by every node's launcher before its schedulers
+    start."""
 
     arguments: Arguments
 
@@ -59,7 +62,7 @@ MATCHERS = (SERVER_ARGS_REPR, SERVER_ARGS_DICT)
 class Settings:
     """The arguments of a run, as values that cite their line."""
 
-    def __init__(self, sighting: Sighting | None) -> None:
+    def __init__(self, sighting: Sighting[Any] | None) -> None:
         self._line = (sighting.line,) if sighting else ()
         event = sighting.event if sighting else None
         self.arguments = event.arguments if isinstance(event, ServerArgs) else Arguments("")
@@ -95,7 +98,8 @@ class Settings:
 
     @property
     def parallel(self) -> Parallel:
-        """The sizes as printed. Attention-DP is `dp_size` under enable_dp_attention, `attn_dp_size` from 0.5.22."""
+        """The sizes as printed. Attention-DP is `dp_size` under enable_dp_attention, `attn_dp_size`
+        from 0.5.22."""
         attention = self.number(COUNT, "attn_dp_size")
         if not self.flag("enable_dp_attention"):
             attention = self.number(COUNT, "attn_dp_size")
@@ -115,11 +119,15 @@ class Settings:
     def workers(self) -> Value:
         """How many schedulers have a pool of their own.
 
-        dp_size; from 0.5.22 `--dp-size N --enable-dp-attention` is printed as dp_size=1, attn_dp_size=N
-        (arg_groups/parallel_hook.py of 0.5.22), so both multiply.
+        dp_size; from 0.5.22 `--dp-size N --enable-dp-attention` is printed as dp_size=1,
+        attn_dp_size=N (arg_groups/parallel_hook.py of 0.5.22), so both multiply.
         """
         data = self.number(COUNT, "dp_size")
         split = self.number(COUNT, "attn_dp_size")
         if self.flag("enable_dp_attention") and isinstance(split, Known):
-            return (data.named("dp_size") * split.named("attn_dp_size")) if isinstance(data, Known) else split
+            return (
+                (data.named("dp_size") * split.named("attn_dp_size"))
+                if isinstance(data, Known)
+                else split
+            )
         return data

@@ -1,16 +1,19 @@
 """SGLang's meaning: which line starts a run, and what a run's lines add up to.
 
-The accounting follows srt/model_executor and srt/mem_cache of 0.4.6 … 0.5.23; references/accounting.md has the
-formulas with their files.
+The accounting follows srt/model_executor and srt/mem_cache of 0.4.6 … 0.5.23;
+references/accounting.md has the formulas with their files.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import attrs
 
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.failures import crash
 from capacity_core.api.ledger import (
+    Category,
     Deployment,
     Failure,
     FailureKind,
@@ -27,7 +30,7 @@ from capacity_core.api.ledger import (
     WorkerFacts,
 )
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, RATIO, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, known, least, text
+from capacity_core.values import Known, Origin, Unknown, Value, least, text
 from capacity_sglang.args import ServerArgs, Settings
 from capacity_sglang.failures import Crashed, NoKvMemory
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
@@ -97,11 +100,11 @@ class SglangExtractor:
         Crashed,
     )
 
-    def starts_run(self, run: Run, sighting: Sighting) -> bool:
+    def starts_run(self, run: Run, sighting: Sighting[object]) -> bool:
         """A server_args line after memory lines, or memory lines that begin again.
 
-        The same arguments printed twice (offline Engine), arguments of another node, and a draft model's repeated
-        lines start nothing.
+        The same arguments printed twice (offline Engine), arguments of another node, and a draft
+        model's repeated lines start nothing.
         """
         event = sighting.event
         if isinstance(event, ServerArgs):
@@ -140,9 +143,10 @@ class SglangExtractor:
 
 
 def _other_node(run: Run, event: ServerArgs) -> bool:
-    """Whether these are the arguments of another node of the deployment that `run` already shows."""
+    """Whether these are the arguments of another node of the deployment that `run` already
+    shows."""
     for sighting in run.of(ServerArgs):
-        first = getattr(sighting.event, "arguments")
+        first = sighting.event.arguments
         node = event.arguments.said("node_rank")
         same = first.said("model_path") == event.arguments.said("model_path")
         nodes = event.arguments.said("nnodes") not in (None, "1")
@@ -151,8 +155,9 @@ def _other_node(run: Run, event: ServerArgs) -> bool:
     return run.has(ServerArgs)
 
 
-def _pasted_again(run: Run, sighting: Sighting, event: PoolAllocated) -> bool:
-    """A pool line of a rank whose pools are complete, with other tokens, and no draft model to explain it."""
+def _pasted_again(run: Run, sighting: Sighting[Any], event: PoolAllocated) -> bool:
+    """A pool line of a rank whose pools are complete, with other tokens, and no draft model to
+    explain it."""
     mine = [
         s
         for s in run.of(PoolAllocated, PoolsReady, WeightsBegin, WeightsLoaded)
@@ -160,18 +165,18 @@ def _pasted_again(run: Run, sighting: Sighting, event: PoolAllocated) -> bool:
     ]
     ended = any(isinstance(s.event, PoolsReady) for s in mine)
     loads = sum(isinstance(s.event, WeightsLoaded | WeightsBegin) for s in mine)
-    known_tokens = {getattr(s.event, "tokens") for s in mine if isinstance(s.event, PoolAllocated)}
+    known_tokens = {s.event.tokens for s in mine if isinstance(s.event, PoolAllocated)}
     return ended and loads == 0 and bool(known_tokens) and event.tokens not in known_tokens
 
 
-def _rank_of(sighting: Sighting) -> RankId:
+def _rank_of(sighting: Sighting[Any]) -> RankId:
     """The rank that a line speaks for. One GPU prints none, so no rank means the first."""
     speaker = sighting.speaker
     return RankId(dp=speaker.dp or 0, pp=speaker.pp or 0, tp=speaker.tp or 0)
 
 
 def _readings(run: Run) -> list[RankReading]:
-    by_rank: dict[RankId, list[Sighting]] = {}
+    by_rank: dict[RankId, list[Sighting[Any]]] = {}
     labels: dict[RankId, str] = {}
     for sighting in run.of(*RANK_EVENTS):
         rank = _rank_of(sighting)
@@ -220,16 +225,15 @@ def _deployment(run: Run, settings: Settings) -> Deployment:
 
 
 def _kv_dtype(run: Run) -> Value:
-    for sighting in run.of(PoolAllocated, PostCapturePool, KvDtype):
-        dtype = getattr(sighting.event, "dtype")
+    said: list[Sighting[Any]] = [*run.of(PoolAllocated), *run.of(PostCapturePool), *run.of(KvDtype)]
+    for sighting in said:
+        dtype = sighting.event.dtype
         if dtype is not None:
             return text(dtype, Origin.PRINTED, how=sighting.matcher, evidence=(sighting.line,))
     return Unknown(why="the KV cache's element type is not printed")
 
 
-def _workers(
-    run: Run, readings: list[RankReading], settings: Settings
-) -> tuple[WorkerFacts, ...]:
+def _workers(run: Run, readings: list[RankReading], settings: Settings) -> tuple[WorkerFacts, ...]:
     """One row for each scheduler that the arguments or any line name."""
     count = settings.workers
     named = set(range(int(count.number))) if isinstance(count, Known) else set()
@@ -247,7 +251,8 @@ def _workers(
 
 
 def _ranks_of_worker(settings: Settings) -> int | None:
-    """How many ranks share one scheduler's tokens: tp·pp, under attention-DP the rank's share of tp."""
+    """How many ranks share one scheduler's tokens: tp·pp, under attention-DP the rank's share of
+    tp."""
     tensor, pipeline = settings.whole("tp_size"), settings.whole("pp_size") or 1
     if tensor is None:
         return None
@@ -257,7 +262,7 @@ def _ranks_of_worker(settings: Settings) -> int | None:
 
 
 def _worker(
-    dp: int, readings: list[RankReading], ranks: int | None, request: Sighting | None
+    dp: int, readings: list[RankReading], ranks: int | None, request: Sighting[Any] | None
 ) -> WorkerFacts:
     name = f"DP{dp}"
     limits = next((reading.limits for reading in readings if reading.limits is not None), None)
@@ -278,15 +283,15 @@ def _worker(
         tokens=tokens,
         request_limit=request_limit,
         size=_least_known([_rank_kv(reading) for reading in readings], "no KV pool line"),
-        budget=_least_known([reading.kv_budget for reading in readings], "the budget is not printed"),
+        budget=_least_known(
+            [reading.kv_budget for reading in readings], "the budget is not printed"
+        ),
         state_slots=next((r.state_slots for r in readings if r.state_slots is not None), None),
         pools=sized[0].kv_pools if sized else (),
     )
 
 
 def _rank_kv(reading: RankReading) -> Value:
-    from capacity_core.api.ledger import Category
-
     return reading.facts(None, frozenset()).memory[Category.KV_POOL]
 
 
@@ -302,7 +307,9 @@ def _kv(run: Run, readings: list[RankReading], settings: Settings) -> KvFacts:
     use, why = TokenUse.ANY_LENGTH, ""
     if any(reading.is_hybrid_window for reading in readings):
         use = TokenUse.UPPER_LIMIT
-        why = "the sliding-window pool binds as well, and the log does not say how long the window is"
+        why = (
+            "the sliding-window pool binds as well, and the log does not say how long the window is"
+        )
     elif compressed is not None or run.has(CompressedPools):
         use = TokenUse.UPPER_LIMIT
         why = "the sliding-window and state pools bind as well"
@@ -320,26 +327,25 @@ def _kv(run: Run, readings: list[RankReading], settings: Settings) -> KvFacts:
     )
 
 
-def _sizing_mode(run: Run, compressed: Sighting | None) -> Value:
+def _sizing_mode(run: Run, compressed: Sighting[Any] | None) -> Value:
     sizing = run.last_of(CompressedSizing)
     if sizing is not None:
         return sizing.value("mode")
-    if compressed is not None and getattr(compressed.event, "unified"):
+    if compressed is not None and compressed.event.unified:
         return text("unified", Origin.PRINTED, how=compressed.matcher, evidence=(compressed.line,))
     return Unknown(why="the sizing mode is printed from 0.5.21 on, for compressed pools")
 
 
 def _bytes_per_token(run: Run, readings: list[RankReading], settings: Settings) -> Value:
-    """(K + V) / (tokens + page): the pool's bytes include one padding page (mem_cache/memory_pool.py).
+    """(K + V) / (tokens + page): the pool's bytes include one padding page
+    (mem_cache/memory_pool.py).
 
     Unknown for hybrid, compressed and post-capture pools, where a token's cost is no single figure.
     """
     unit = BYTES_PER_TOKEN
     if run.has(CompressedBudget, CompressedPools, SlidingWindowTotal, SlidingWindowTokens):
         return Unknown(why="the model has more than one kind of KV pool", unit=unit)
-    pools = [
-        pool for reading in readings for pool in reading.kv_pools if pool.role is Role.TARGET
-    ]
+    pools = [pool for reading in readings for pool in reading.kv_pools if pool.role is Role.TARGET]
     if run.has(PostCapturePool) or not pools or any(pool.label != "full" for pool in pools):
         return Unknown(why="no single KV pool line of the served model", unit=unit)
     page = settings.number(TOKENS, "page_size")
@@ -358,7 +364,7 @@ def _failure(run: Run) -> Failure | None:
     return _failed(run, sighting, FailureKind.UNKNOWN) if sighting is not None else None
 
 
-def _failed(run: Run, sighting: Sighting, kind: FailureKind) -> Failure:
+def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind) -> Failure:
     up = run.has(Limits, ServerUp)
     served = isinstance(sighting.event, Crashed) and sighting.matcher == "sglang.no_request_slot"
     stage = Stage.SERVING if up or served else _reached(run) or Stage.STARTUP
@@ -387,7 +393,8 @@ def _findings(run: Run, readings: list[RankReading]) -> list[Finding]:
                     code="uneven-ranks",
                     severity=Severity.INFO,
                     message=(
-                        f"{high[0].label} had {high[1].number} GiB free before weights, the minimum over ranks is "
+                        f"{high[0].label} had {high[1].number} GiB free before weights, the "
+                        f"minimum over ranks is "
                         f"{low[1].number} ({low[0].label}): the pool is sized by the minimum."
                     ),
                     evidence=(*high[1].evidence, *low[1].evidence),
@@ -400,7 +407,8 @@ def _findings(run: Run, readings: list[RankReading]) -> list[Finding]:
                 Finding(
                     code="negative-budget",
                     severity=Severity.WARNING,
-                    message=f"a KV budget of {budget.number} GiB was printed: the pool was made all the same",
+                    message=f"a KV budget of {budget.number} GiB was printed: the pool was made "
+                    f"all the same",
                     evidence=(sighting.line,),
                 )
             )
@@ -409,7 +417,8 @@ def _findings(run: Run, readings: list[RankReading]) -> list[Finding]:
 
 
 def _levers(readings: list[RankReading], settings: Settings) -> Levers:
-    """headroom = free[before_weights] · (1 − fraction), the minimum over ranks (kv_cache_configurator.py:2990)."""
+    """headroom = free[before_weights] · (1 − fraction), the minimum over ranks
+    (kv_cache_configurator.py:2990)."""
     befores = [reading.free(Stage.BEFORE_WEIGHTS) for reading in readings]
     return Levers(
         fraction_flag="--mem-fraction-static",
@@ -419,6 +428,3 @@ def _levers(readings: list[RankReading], settings: Settings) -> Levers:
         kv_dtype_flag="--kv-cache-dtype fp8_e4m3",
         split_flag="--enable-dp-attention --dp-size N (with --ep-size N for expert layers)",
     )
-
-
-__all__ = ["SglangExtractor", "known"]

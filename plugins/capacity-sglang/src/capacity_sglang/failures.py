@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import attrs
 
 from capacity_core.api import NUMBER, Matcher, Sample
-from capacity_core.units import Ratio
+from capacity_core.units import Exact, ExactRatio
 
 
 @attrs.frozen(kw_only=True)
 class NoKvMemory:
     """After weights nothing is left for the KV pool under the fraction."""
 
-    mem_fraction_static: Ratio | None = None
+    mem_fraction_static: ExactRatio | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -29,7 +27,8 @@ NOT_ENOUGH = Matcher(
     anchor="Not enough memory. Please try to increase --mem-fraction-static",
     pattern=(
         r"Not enough memory\. Please try to increase --mem-fraction-static\.?"
-        rf"(?: Current value: (?:self\.server_args\.)?mem_fraction_static=(?P<mem_fraction_static>{NUMBER}))?"
+        r"(?: Current value: (?:self\.server_args\.)?mem_fraction_static="
+        rf"(?P<mem_fraction_static>{NUMBER}))?"
     ),
     event=NoKvMemory,
     means="The KV budget is zero or negative: the fraction is smaller than what weights take.",
@@ -39,7 +38,7 @@ NOT_ENOUGH = Matcher(
         Sample(
             "Not enough memory. Please try to increase --mem-fraction-static. "
             "Current value: self.server_args.mem_fraction_static=0.8",
-            NoKvMemory(mem_fraction_static=Decimal("0.8")),
+            NoKvMemory(mem_fraction_static=Exact("0.8")),
         ),
     ),
 )
@@ -56,8 +55,9 @@ WEIGHTS_LEAVE_NONE = Matcher(
     seen_in="0.5.15 … 0.5.23",
     samples=(
         Sample(
-            "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.88. Raise",
-            NoKvMemory(mem_fraction_static=Decimal("0.88")),
+            "Loaded weights leave no GPU memory for the KV cache under "
+            "--mem-fraction-static=0.88. Raise",
+            NoKvMemory(mem_fraction_static=Exact("0.88")),
         ),
     ),
 )
@@ -93,12 +93,11 @@ NO_REQUEST_SLOT = Matcher(
     anchor="alloc_req_slots runs out of memory.",
     pattern=r"alloc_req_slots runs out of memory\.",
     event=Crashed,
-    means="The request table is full although the limit let a request in; the scheduler dies of it.",
+    means="The request table is full although the limit let a request in; the scheduler dies of "
+    "it.",
     seen_in="0.4.3.post4 … 0.5.15",
     samples=(
-        Sample(
-            "alloc_req_slots runs out of memory. Please set a smaller number for", Crashed()
-        ),
+        Sample("alloc_req_slots runs out of memory. Please set a smaller number for", Crashed()),
     ),
 )
 

@@ -1,4 +1,5 @@
-"""Graph captures: target or draft, decode, verify, prefill or extend; the device word varies (CUDA, npu, cpu)."""
+"""Graph captures: target or draft, decode, verify, prefill or extend; the device word varies (CUDA,
+npu, cpu)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from capacity_core.units import Gib
 
 @attrs.frozen(kw_only=True)
 class CaptureBegin:
-    """A capture starts; `phase` is what is captured, as printed ("target decode", "draft", "" for the old form)."""
+    """A capture starts; `phase` is what is captured, as printed ("target decode", "draft", "" for
+    the old form)."""
 
     phase: str = ""
     free: Gib | None = None
@@ -43,7 +45,8 @@ CAPTURE_BEGIN_OLD = Matcher(
             CaptureBegin(free=Gib("11.16")),
         ),
         Sample(
-            "Capture draft extend npu graph begin. This can take up to several minutes. avail mem=5.16 GB",
+            "Capture draft extend npu graph begin. This can take up to several minutes. avail "
+            "mem=5.16 GB",
             CaptureBegin(phase="draft extend", free=Gib("5.16")),
         ),
         Sample("Capture cuda graph begin. This can take up to several minutes.", CaptureBegin()),
@@ -54,7 +57,8 @@ CAPTURE_END_OLD = Matcher(
     name="sglang.capture_end_old",
     anchor=" graph end. Time elapsed:",
     pattern=(
-        rf"Capture (?:(?P<phase>draft extend|draft) )?{_DEVICE} graph end\. Time elapsed: [\d.]+ s\."
+        rf"Capture (?:(?P<phase>draft extend|draft) )?{_DEVICE} graph end\. Time elapsed: [\d.]+ "
+        rf"s\."
         rf" mem usage=(?P<used>{NUMBER}) GB\. avail mem=(?P<free>{NUMBER}) GB"
     ),
     event=CaptureEnd,
@@ -66,7 +70,8 @@ CAPTURE_END_OLD = Matcher(
             CaptureEnd(used=Gib("2.00"), free=Gib("9.16")),
         ),
         Sample(
-            "Capture draft npu graph end. Time elapsed: 2.10 s. mem usage=-0.10 GB. avail mem=9.16 GB.",
+            "Capture draft npu graph end. Time elapsed: 2.10 s. mem usage=-0.10 GB. avail "
+            "mem=9.16 GB.",
             CaptureEnd(phase="draft", used=Gib("-0.10"), free=Gib("9.16")),
         ),
     ),
@@ -77,7 +82,8 @@ CAPTURE_END_AVAIL_FIRST = Matcher(
     name="sglang.capture_end_avail_first",
     anchor=" graph end. Time elapsed:",
     pattern=(
-        rf"Capture (?:(?P<phase>draft extend|draft) )?{_DEVICE} graph end\. Time elapsed: [\d.]+ s\."
+        rf"Capture (?:(?P<phase>draft extend|draft) )?{_DEVICE} graph end\. Time elapsed: [\d.]+ "
+        rf"s\."
         rf" avail mem=(?P<free>{NUMBER}) GB(?:\. mem usage=(?P<used>{NUMBER}) GB)?"
     ),
     event=CaptureEnd,
@@ -85,7 +91,8 @@ CAPTURE_END_AVAIL_FIRST = Matcher(
     seen_in="0.4.3.post4 … 0.4.6.post5",
     samples=(
         Sample(
-            "Capture draft cuda graph end. Time elapsed: 2.10 s. avail mem=9.16 GB. mem usage=0.10 GB.",
+            "Capture draft cuda graph end. Time elapsed: 2.10 s. avail mem=9.16 GB. mem "
+            "usage=0.10 GB.",
             CaptureEnd(phase="draft", used=Gib("0.10"), free=Gib("9.16")),
         ),
     ),
@@ -128,7 +135,8 @@ CAPTURE_END_PIECEWISE = Matcher(
     seen_in="0.5.8 … 0.5.12",
     samples=(
         Sample(
-            "Capture piecewise CUDA graph end. Time elapsed: 9.10 s. mem usage=1.50 GB. avail mem=6.66 GB.",
+            "Capture piecewise CUDA graph end. Time elapsed: 9.10 s. mem usage=1.50 GB. avail "
+            "mem=6.66 GB.",
             CaptureEnd(phase="piecewise", used=Gib("1.50"), free=Gib("6.66")),
         ),
     ),
@@ -141,14 +149,16 @@ CAPTURE_BEGIN = Matcher(
     anchor=" graph begin. ",
     # The list of sizes may be long: it is passed over, not parsed.
     pattern=(
-        rf"Capture {_PHASE} (?:CUDA|{_DEVICE}) graph begin\. (?!This)[^\n]{{0,3000}}? avail mem=(?P<free>{NUMBER}) GB"
+        rf"Capture {_PHASE} (?:CUDA|{_DEVICE}) graph begin\. (?!This)[^\n]{{0,3000}}? avail "
+        rf"mem=(?P<free>{NUMBER}) GB"
     ),
     event=CaptureBegin,
     means="The capture of one role and phase starts, with free memory before it.",
     seen_in="0.5.15 … 0.5.23",
     samples=(
         Sample(
-            "Capture target verify CUDA graph begin. backend=full, num_tokens_per_req=16, bs=[1, 2], avail mem=7.27 GB",
+            "Capture target verify CUDA graph begin. backend=full, num_tokens_per_req=16, bs=[1, "
+            "2], avail mem=7.27 GB",
             CaptureBegin(phase="target verify", free=Gib("7.27")),
         ),
         Sample(
@@ -162,7 +172,8 @@ CAPTURE_END = Matcher(
     name="sglang.capture_end",
     anchor=" graph end. ",
     pattern=(
-        rf"Capture {_PHASE} (?:CUDA|{_DEVICE}) graph end\. (?:step=\d+, )?(?:bs=\[[\d, ]*\], )?elapsed=[\d.]+ s,"
+        rf"Capture {_PHASE} (?:CUDA|{_DEVICE}) graph end\. (?:step=\d+, )?(?:bs=\[[\d, ]*\], "
+        rf")?elapsed=[\d.]+ s,"
         rf" mem usage=(?P<used>{NUMBER}) GB, avail mem=(?P<free>{NUMBER}) GB"
     ),
     event=CaptureEnd,
@@ -170,15 +181,18 @@ CAPTURE_END = Matcher(
     seen_in="0.5.15 … 0.5.23",
     samples=(
         Sample(
-            "Capture target decode CUDA graph end. elapsed=12.47 s, mem usage=1.26 GB, avail mem=10.35 GB.",
+            "Capture target decode CUDA graph end. elapsed=12.47 s, mem usage=1.26 GB, avail "
+            "mem=10.35 GB.",
             CaptureEnd(phase="target decode", used=Gib("1.26"), free=Gib("10.35")),
         ),
         Sample(
-            "Capture target decode CUDA graph end. bs=[1, 2, 4], elapsed=12.47 s, mem usage=1.26 GB, avail mem=1.35 GB.",
+            "Capture target decode CUDA graph end. bs=[1, 2, 4], elapsed=12.47 s, mem usage=1.26 "
+            "GB, avail mem=1.35 GB.",
             CaptureEnd(phase="target decode", used=Gib("1.26"), free=Gib("1.35")),
         ),
         Sample(
-            "Capture draft extend CUDA graph end. step=1, elapsed=2.47 s, mem usage=0.26 GB, avail mem=1.35 GB.",
+            "Capture draft extend CUDA graph end. step=1, elapsed=2.47 s, mem usage=0.26 GB, "
+            "avail mem=1.35 GB.",
             CaptureEnd(phase="draft extend", used=Gib("0.26"), free=Gib("1.35")),
         ),
     ),
@@ -188,14 +202,16 @@ CAPTURE_BEGIN_SINGLE = Matcher(
     name="sglang.capture_begin_single",
     anchor="Capture single-CG draft extend begin.",
     pattern=(
-        rf"Capture single-CG (?P<phase>draft extend) begin\. [^\n]{{0,80}}?avail mem=(?P<free>{NUMBER}) GB"
+        rf"Capture single-CG (?P<phase>draft extend) begin\. [^\n]{{0,80}}?avail "
+        rf"mem=(?P<free>{NUMBER}) GB"
     ),
     event=CaptureBegin,
     means="The capture of all draft extend steps in one graph starts.",
     seen_in="0.5.18 … 0.5.23",
     samples=(
         Sample(
-            "Capture single-CG draft extend begin. This can take several minutes. avail mem=7.27 GB",
+            "Capture single-CG draft extend begin. This can take several minutes. avail mem=7.27 "
+            "GB",
             CaptureBegin(phase="draft extend", free=Gib("7.27")),
         ),
     ),
@@ -213,7 +229,8 @@ CAPTURE_END_SINGLE = Matcher(
     seen_in="0.5.18 … 0.5.23",
     samples=(
         Sample(
-            "Capture single-CG draft extend end. elapsed=2.47 s, mem usage=0.26 GB, avail mem=1.35 GB.",
+            "Capture single-CG draft extend end. elapsed=2.47 s, mem usage=0.26 GB, avail "
+            "mem=1.35 GB.",
             CaptureEnd(phase="draft extend", used=Gib("0.26"), free=Gib("1.35")),
         ),
     ),

@@ -36,14 +36,16 @@ LIMITS = Matcher(
     name="sglang.limits",
     anchor="max_total_num_tokens=",
     pattern=(
-        r"max_total_num_tokens=(?P<tokens>\d+)(?:, chunked_prefill_size=(?:(?P<chunked_prefill_size>-?\d+)|None))?"
+        r"max_total_num_tokens=(?P<tokens>\d+)(?:, "
+        r"chunked_prefill_size=(?:(?P<chunked_prefill_size>-?\d+)|None))?"
         r"(?:, max_prefill_tokens=(?P<max_prefill_tokens>\d+))?"
         r"(?:, max_running_requests=(?P<max_running_requests>\d+))?"
         r"(?:, context_len=(?P<context_length>\d+))?"
         rf"(?:, available_[a-z]pu_mem=(?P<free>{NUMBER}) GB)?"
     ),
     event=Limits,
-    means="Tokens and requests that one scheduler (DP worker) takes; free memory is read without emptying the cache.",
+    means="Tokens and requests that one scheduler (DP worker) takes; free memory is read without "
+    "emptying the cache.",
     seen_in="0.2.15 … 0.5.23",
     samples=(
         Sample(
@@ -59,7 +61,8 @@ LIMITS = Matcher(
             ),
         ),
         Sample(
-            "max_total_num_tokens=56524, max_prefill_tokens=16384, max_running_requests=2049, context_len=32768",
+            "max_total_num_tokens=56524, max_prefill_tokens=16384, max_running_requests=2049, "
+            "context_len=32768",
             Limits(
                 tokens=56524,
                 max_prefill_tokens=16384,
@@ -68,7 +71,8 @@ LIMITS = Matcher(
             ),
         ),
         Sample(
-            "max_total_num_tokens=20, chunked_prefill_size=-1, max_prefill_tokens=16, max_running_requests=2, "
+            "max_total_num_tokens=20, chunked_prefill_size=-1, max_prefill_tokens=16, "
+            "max_running_requests=2, "
             "context_len=64",
             Limits(
                 tokens=20,
@@ -91,7 +95,8 @@ REQUEST_LIMIT = Matcher(
     means="The request limit of this scheduler. Printed by builds between releases.",
     samples=(
         Sample(
-            "Max concurrent requests (per dp worker) from the finalized token capacity: max_num_reqs=48.",
+            "Max concurrent requests (per dp worker) from the finalized token capacity: "
+            "max_num_reqs=48.",
             RequestLimit(max_running_requests=48),
         ),
     ),

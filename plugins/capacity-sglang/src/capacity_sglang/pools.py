@@ -7,15 +7,15 @@ from decimal import Decimal
 import attrs
 
 from capacity_core.api import COUNT, NUMBER, Matcher, Sample
-from capacity_core.units import BytesPerToken, Gib, Requests, Slots, Tokens
+from capacity_core.units import BytesPerToken, Gib, Slots, Tokens
 
 
 @attrs.frozen(kw_only=True)
 class PoolAllocated:
     """One KV pool of one rank: its tokens (without the padding page) and its bytes (with it).
 
-    `label` is Full or SWA where printed (0.5.18+); `reserved` means that only addresses were set aside and
-    post-capture sizing decides later what is backed.
+    `label` is Full or SWA where printed (0.5.18+); `reserved` means that only addresses were set
+    aside and post-capture sizing decides later what is backed.
     """
 
     tokens: Tokens
@@ -29,7 +29,8 @@ class PoolAllocated:
 
 @attrs.frozen(kw_only=True)
 class SlidingWindowTotal:
-    """The sum of a hybrid model's full and sliding-window pools, which were printed one by one before."""
+    """The sum of a hybrid model's full and sliding-window pools, which were printed one by one
+    before."""
 
     size: Gib
     swa_tokens: Tokens
@@ -101,7 +102,8 @@ class CompressedPools:
 
 @attrs.frozen(kw_only=True)
 class CompressedSizing:
-    """Which rule sized the sliding-window share: `ratio` includes it in bytes_per_full_token, `cap` does not."""
+    """Which rule sized the sliding-window share: `ratio` includes it in bytes_per_full_token, `cap`
+    does not."""
 
     mode: str
 
@@ -129,7 +131,8 @@ POOL_ALLOCATED = Matcher(
     anchor="KV Cache is allocated.",
     pattern=(
         r"KV Cache is allocated\. #tokens: (?P<tokens>\d+), "
-        rf"(?:K size: (?P<k_size>{NUMBER}) GB, V size: (?P<v_size>{NUMBER}) GB|KV size: (?P<size>{NUMBER}) GB)"
+        rf"(?:K size: (?P<k_size>{NUMBER}) GB, V size: (?P<v_size>{NUMBER}) GB|KV size: "
+        rf"(?P<size>{NUMBER}) GB)"
     ),
     event=PoolAllocated,
     means="One KV pool of this rank. Bytes include one padding page, tokens do not.",
@@ -150,15 +153,19 @@ POOL_ALLOCATED_DTYPE = Matcher(
     name="sglang.pool_allocated_dtype",
     anchor="KV Cache is allocated. dtype:",
     pattern=(
-        r"(?:(?P<label>Full|SWA) )?KV Cache is allocated\. dtype: (?P<dtype>[\w.]+), #tokens: (?P<tokens>\d+), "
-        rf"(?:K size: (?P<k_size>{NUMBER}) GB, V size: (?P<v_size>{NUMBER}) GB|KV size: (?P<size>{NUMBER}) GB)"
+        r"(?:(?P<label>Full|SWA) )?KV Cache is allocated\. dtype: (?P<dtype>[\w.]+), #tokens: "
+        r"(?P<tokens>\d+), "
+        rf"(?:K size: (?P<k_size>{NUMBER}) GB, V size: (?P<v_size>{NUMBER}) GB|KV size: "
+        rf"(?P<size>{NUMBER}) GB)"
     ),
     event=PoolAllocated,
-    means="One KV pool of this rank, with its element type and, for hybrid models from 0.5.18, its label.",
+    means="One KV pool of this rank, with its element type and, for hybrid models from 0.5.18, "
+    "its label.",
     seen_in="0.5.15 … 0.5.23",
     samples=(
         Sample(
-            "Full KV Cache is allocated. dtype: torch.bfloat16, #tokens: 4096, K size: 0.25 GB, V size: 0.25 GB",
+            "Full KV Cache is allocated. dtype: torch.bfloat16, #tokens: 4096, K size: 0.25 GB, V "
+            "size: 0.25 GB",
             PoolAllocated(
                 tokens=4096,
                 k_size=Gib("0.25"),
@@ -178,16 +185,20 @@ POOL_RESERVED = Matcher(
     name="sglang.pool_reserved",
     anchor="KV Cache VA upper bound. dtype:",
     pattern=(
-        r"(?:(?P<label>Full|SWA) )?KV Cache (?P<reserved>VA upper bound)\. dtype: (?P<dtype>[\w.]+), "
-        rf"#tokens: (?P<tokens>\d+), (?:K size: (?P<k_size>{NUMBER}) GB, V size: (?P<v_size>{NUMBER}) GB"
+        r"(?:(?P<label>Full|SWA) )?KV Cache (?P<reserved>VA upper bound)\. dtype: "
+        r"(?P<dtype>[\w.]+), "
+        rf"#tokens: (?P<tokens>\d+), (?:K size: (?P<k_size>{NUMBER}) GB, V size: "
+        rf"(?P<v_size>{NUMBER}) GB"
         rf"|KV size: (?P<size>{NUMBER}) GB)"
     ),
     event=PoolAllocated,
-    means="Address space set aside for a KV pool: no memory. Post-capture sizing says later what it really holds.",
+    means="Address space set aside for a KV pool: no memory. Post-capture sizing says later what "
+    "it really holds.",
     seen_in="0.5.18 … 0.5.23",
     samples=(
         Sample(
-            "KV Cache VA upper bound. dtype: torch.bfloat16, #tokens: 9000, K size: 6.00 GB, V size: 6.00 GB",
+            "KV Cache VA upper bound. dtype: torch.bfloat16, #tokens: 9000, K size: 6.00 GB, V "
+            "size: 6.00 GB",
             PoolAllocated(
                 tokens=9000,
                 k_size=Gib("6.00"),
@@ -272,7 +283,8 @@ STATE_POOL = Matcher(
             StatePool(conv=Gib("0.99"), ssm=Gib("50.77")),
         ),
         Sample(
-            "conv_state size: 0.99GB, ssm_state size: 50.77GB intermediate_ssm_state_cache size: 1.00GB "
+            "conv_state size: 0.99GB, ssm_state size: 50.77GB intermediate_ssm_state_cache size: "
+            "1.00GB "
             "intermediate_conv_window_cache size: 0.02GB ",
             StatePool(
                 conv=Gib("0.99"),
@@ -299,7 +311,8 @@ KV_BUDGET = Matcher(
     anchor="The available memory for KV cache is",
     pattern=rf"The available memory for KV cache is (?P<budget>{NUMBER}) GB",
     event=KvBudget,
-    means="The KV budget before allocation. Printed by builds between releases; the pool may exceed it.",
+    means="The KV budget before allocation. Printed by builds between releases; the pool may "
+    "exceed it.",
     samples=(
         Sample("The available memory for KV cache is 16.06 GB.", KvBudget(budget=Gib("16.06"))),
         Sample("The available memory for KV cache is -0.15 GB.", KvBudget(budget=Gib("-0.15"))),
@@ -311,15 +324,18 @@ COMPRESSED_BUDGET = Matcher(
     anchor="DSV4 memory calculation:",
     pattern=(
         r"DSV4 memory calculation: (?:unified=(?P<unified>True|False), )?[^\n]{0,120}?"
-        rf"bytes_per_full_token=(?P<bytes_per_full_token>{NUMBER}), available_bytes=(?P<budget>{NUMBER}) GB, "
+        rf"bytes_per_full_token=(?P<bytes_per_full_token>{NUMBER}), "
+        rf"available_bytes=(?P<budget>{NUMBER}) GB, "
         r"[^\n]{0,300}?full_token=(?P<full_tokens>\d+)"
     ),
     event=CompressedBudget,
-    means="The KV budget of compressed pools and the engine's divisor, which changes meaning with release and mode.",
+    means="The KV budget of compressed pools and the engine's divisor, which changes meaning with "
+    "release and mode.",
     seen_in="0.5.12 … 0.5.23",
     samples=(
         Sample(
-            "DSV4 memory calculation: bytes_per_full_token=15897.45, available_bytes=40.00 GB, full_token=2701568",
+            "DSV4 memory calculation: bytes_per_full_token=15897.45, available_bytes=40.00 GB, "
+            "full_token=2701568",
             CompressedBudget(
                 bytes_per_full_token=Decimal("15897.45"),
                 budget=Gib("40.00"),
@@ -333,7 +349,8 @@ COMPRESSED_POOLS = Matcher(
     name="sglang.compressed_pools",
     anchor="DSV4 pool sizes:",
     pattern=(
-        rf"DSV4 pool sizes: full=(?P<full>{COUNT}), swa=(?P<swa>{COUNT}), c4=(?P<c4>{COUNT}), c128=(?P<c128>{COUNT})"
+        rf"DSV4 pool sizes: full=(?P<full>{COUNT}), swa=(?P<swa>{COUNT}), c4=(?P<c4>{COUNT}), "
+        rf"c128=(?P<c128>{COUNT})"
     ),
     event=CompressedPools,
     means="Slots of the compressed pools; the last such line of a rank holds.",
@@ -365,8 +382,10 @@ POST_CAPTURE_POOL = Matcher(
     name="sglang.post_capture_pool",
     anchor="Post-capture KV sizing: ",
     pattern=(
-        r"Post-capture KV sizing: (?:(?P<draft>draft) )?KV cache allocated\. dtype: (?P<dtype>[\w.]+), "
-        rf"#tokens: (?P<tokens>\d+), KV size: (?P<size>{NUMBER}) GB(?:, avail mem=(?P<free>{NUMBER}) GB)?"
+        r"Post-capture KV sizing: (?:(?P<draft>draft) )?KV cache allocated\. dtype: "
+        r"(?P<dtype>[\w.]+), "
+        rf"#tokens: (?P<tokens>\d+), KV size: (?P<size>{NUMBER}) GB(?:, avail "
+        rf"mem=(?P<free>{NUMBER}) GB)?"
     ),
     event=PostCapturePool,
     means="The pool's final size, decided after graph capture; replaces the reserved one.",
@@ -380,7 +399,8 @@ POST_CAPTURE_POOL = Matcher(
             ),
         ),
         Sample(
-            "Post-capture KV sizing: draft KV cache allocated. dtype: torch.bfloat16, #tokens: 8000, KV size: 0.50 GB",
+            "Post-capture KV sizing: draft KV cache allocated. dtype: torch.bfloat16, #tokens: "
+            "8000, KV size: 0.50 GB",
             PostCapturePool(tokens=8000, size=Gib("0.50"), dtype="torch.bfloat16", draft="draft"),
         ),
     ),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from capacity_core.api import Prefix
 
-# Longest names first: MOE_DP contains DP. Other words (encode_server, a fork's mode) are passed over.
+# Longest names first: MOE_DP contains DP. Other words (encode_server, a fork's mode) are passed
+# over.
 _RANK = (
     r"(?:ATTN_CP\d+|MOE_DP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)|TP(?P<tp>\d+)|EP\d+"
     r"|[A-Za-z_][\w.]*(?:\[\d+\])?)"
@@ -30,7 +31,8 @@ PREFIXES = (
         name="sglang.ranks",
         framework="sglang",
         pattern=(
-            r"(?:\[|^ )(?: ?(?:ATTN_CP\d+|MOE_DP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)|TP(?P<tp>\d+)|EP\d+))+\]"
+            r"(?:\[|^ )(?: ?(?:ATTN_CP\d+|MOE_DP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)"
+            r"|TP(?P<tp>\d+)|EP\d+))+\]"
         ),
         samples=("[TP1] Load weight begin.", "[DP1 TP3] Memory pool end."),
     ),

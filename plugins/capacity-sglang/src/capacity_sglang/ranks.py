@@ -1,8 +1,10 @@
-"""One rank's accounting: its lines in order become loads, pool groups and captures, and these become memory."""
+"""One rank's accounting: its lines in order become loads, pool groups and captures, and these
+become memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
 
@@ -18,7 +20,7 @@ from capacity_core.api.ledger import (
     Stage,
     sum_of,
 )
-from capacity_core.units import GIB, SLOTS, TOKENS, Gib
+from capacity_core.units import GIB, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, total
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
 from capacity_sglang.limits import Limits
@@ -49,8 +51,8 @@ class Load:
     """The loading of one model: its first and its last line, as far as printed."""
 
     role: Role
-    begin: Sighting | None = None
-    end: Sighting | None = None
+    begin: Sighting[Any] | None = None
+    end: Sighting[Any] | None = None
 
     @property
     def done(self) -> bool:
@@ -62,10 +64,10 @@ class PoolGroup:
     """The pools that one model's configurator allocated, up to its `Memory pool end`."""
 
     role: Role
-    pools: list[Sighting] = attrs.field(factory=list)
-    window_total: Sighting | None = None
-    window_tokens: Sighting | None = None
-    ready: Sighting | None = None
+    pools: list[Sighting[Any]] = attrs.field(factory=list)
+    window_total: Sighting[Any] | None = None
+    window_tokens: Sighting[Any] | None = None
+    ready: Sighting[Any] | None = None
 
     @property
     def reserved(self) -> bool:
@@ -77,37 +79,39 @@ class PoolGroup:
 class RankReading:
     """What one rank printed, sorted by what it belongs to.
 
-    A draft model repeats the lines of its target without saying so (up to 0.5.12 after the target's graphs, from
-    0.5.15 its weights before the target's pool): the second load, the second pool group and every class that only
-    serves as a draft are the draft's.
+    A draft model repeats the lines of its target without saying so (up to 0.5.12 after the target's
+    graphs, from 0.5.15 its weights before the target's pool): the second load, the second pool
+    group and every class that only serves as a draft are the draft's.
     """
 
-    def __init__(self, rank: RankId, label: str, sightings: Iterable[Sighting]) -> None:
+    def __init__(self, rank: RankId, label: str, sightings: Iterable[Sighting[Any]]) -> None:
         self.rank = rank
         self.label = label
-        self.distributed: list[Sighting] = []
+        self.distributed: list[Sighting[Any]] = []
         self.loads: list[Load] = []
         self.groups: list[PoolGroup] = []
-        self.states: list[Sighting] = []
-        self.slots: Sighting | None = None
-        self.budget: Sighting | None = None
-        self.compressed: Sighting | None = None
-        self.compressed_pools: Sighting | None = None
-        self.post_capture: list[Sighting] = []
-        self.begins: list[Sighting] = []
-        self.ends: list[Sighting] = []
-        self.limits: Sighting | None = None
+        self.states: list[Sighting[Any]] = []
+        self.slots: Sighting[Any] | None = None
+        self.budget: Sighting[Any] | None = None
+        self.compressed: Sighting[Any] | None = None
+        self.compressed_pools: Sighting[Any] | None = None
+        self.post_capture: list[Sighting[Any]] = []
+        self.begins: list[Sighting[Any]] = []
+        self.ends: list[Sighting[Any]] = []
+        self.limits: Sighting[Any] | None = None
         for sighting in sightings:
             self._take(sighting)
 
-    def _take(self, sighting: Sighting) -> None:
+    def _take(self, sighting: Sighting[Any]) -> None:
         event = sighting.event
         if isinstance(event, WeightsBegin):
             drafts = any(load.done for load in self.loads)
             self.loads.append(Load(Role.DRAFT if drafts else Role.TARGET, begin=sighting))
         elif isinstance(event, WeightsLoaded):
             self._loaded(sighting, event)
-        elif isinstance(event, PoolAllocated | SlidingWindowTotal | SlidingWindowTokens | PoolsReady):
+        elif isinstance(
+            event, PoolAllocated | SlidingWindowTotal | SlidingWindowTokens | PoolsReady
+        ):
             self._pool(sighting)
         elif isinstance(event, CaptureBegin):
             self.begins.append(sighting)
@@ -130,7 +134,7 @@ class RankReading:
         elif isinstance(event, Limits):
             self.limits = sighting
 
-    def _loaded(self, sighting: Sighting, event: WeightsLoaded) -> None:
+    def _loaded(self, sighting: Sighting[Any], event: WeightsLoaded) -> None:
         draft = is_draft_class(event.model_class)
         if self.loads and not self.loads[-1].done:
             load = self.loads[-1]
@@ -142,7 +146,7 @@ class RankReading:
         if draft:
             load.role = Role.DRAFT
 
-    def _pool(self, sighting: Sighting) -> None:
+    def _pool(self, sighting: Sighting[Any]) -> None:
         if not self.groups or self.groups[-1].ready is not None:
             self.groups.append(PoolGroup(Role.DRAFT if self.groups else Role.TARGET))
         group = self.groups[-1]
@@ -156,10 +160,11 @@ class RankReading:
         else:
             group.ready = sighting
 
-    # --- free memory -----------------------------------------------------------------------------------------
+    # --- free memory --------------------------------------------------
 
     def free(self, stage: Stage, role: Role = Role.TARGET) -> Value:
-        """Free memory at a stage: the first reading before something starts, the last one after it ended."""
+        """Free memory at a stage: the first reading before something starts, the last one after it
+        ended."""
         sighting = self._checkpoint(stage, role)
         name = f"free[{stage.value}]" if role is Role.TARGET else f"free[{stage.value},draft]"
         if sighting is None:
@@ -168,10 +173,10 @@ class RankReading:
             )
         return sighting.value("free", name)
 
-    def _checkpoint(self, stage: Stage, role: Role) -> Sighting | None:
+    def _checkpoint(self, stage: Stage, role: Role) -> Sighting[Any] | None:
         loads = [load for load in self.loads if load.role is role]
         groups = [group for group in self.groups if group.role is role]
-        found: Sequence[Sighting | None]
+        found: Sequence[Sighting[Any] | None]
         if stage is Stage.BEFORE_WEIGHTS:
             found = [load.begin for load in loads[:1]]
         elif stage is Stage.AFTER_WEIGHTS:
@@ -184,7 +189,7 @@ class RankReading:
             found = [s for s in self.ends if _graph_role(s) is role][-1:]
         else:
             found = [self.limits] if stage is Stage.READY and role is Role.TARGET else []
-        return next((s for s in found if s is not None and getattr(s.event, "free") is not None), None)
+        return next((s for s in found if s is not None and s.event.free is not None), None)
 
     @property
     def timeline(self) -> tuple[Checkpoint, ...]:
@@ -195,7 +200,7 @@ class RankReading:
             if self._checkpoint(stage, role) is not None
         )
 
-    # --- memory ----------------------------------------------------------------------------------------------
+    # --- memory -------------------------------------------------------
 
     def facts(self, graphs_off: Known | None, other_phases: frozenset[str]) -> RankFacts:
         """This rank's memory. `graphs_off` is the argument that switched captures off, if it did;
@@ -239,8 +244,13 @@ class RankReading:
                 why = f"{self.label}: loading began, no end line"
                 size: Value = Unknown(why=why, unit=GIB)
             else:
-                before = load.begin.value("free") if load.begin else Unknown(
-                    why=f"no 'Load weight end' mem usage and no begin line for {self.label}", unit=GIB
+                before = (
+                    load.begin.value("free")
+                    if load.begin
+                    else Unknown(
+                        why=f"no 'Load weight end' mem usage and no begin line for {self.label}",
+                        unit=GIB,
+                    )
                 )
                 role = "" if load.role is Role.TARGET else ",draft"
                 size = load.end.value("used") | (
@@ -262,12 +272,15 @@ class RankReading:
         if any(load.role is Role.TARGET for load in self.loads):
             return sum_of(parts, Category.WEIGHTS, "")
         return Unknown(
-            why=f"no 'Load weight end' line for {self.label}'s served model", unit=GIB, name="weights"
+            why=f"no 'Load weight end' line for {self.label}'s served model",
+            unit=GIB,
+            name="weights",
         )
 
     @property
     def kv_pools(self) -> tuple[Pool, ...]:
-        """Every KV pool of this rank that was allocated, target's first, with its role and label."""
+        """Every KV pool of this rank that was allocated, target's first, with its role and
+        label."""
         return tuple(pool for group in self.groups for pool in _pools_of(group))
 
     def _kv_parts(self, pools: Sequence[Pool]) -> Iterable[Part]:
@@ -321,9 +334,11 @@ class RankReading:
 
     @property
     def _unprinted_pool(self) -> bool:
-        """Whether this release and pool print no allocation line: compressed pools, and all up to 0.4.0.
+        """Whether this release and pool print no allocation line: compressed pools, and all up to
+        0.4.0.
 
-        Elsewhere a missing line is missing from the log, and a difference would hold what else it does not show.
+        Elsewhere a missing line is missing from the log, and a difference would hold what else it
+        does not show.
         """
         old = any(load.end is not None and _is_old(load.end.event) for load in self.loads)
         return self.compressed is not None or self.compressed_pools is not None or old
@@ -334,10 +349,17 @@ class RankReading:
         else:
             done = [load for load in self.loads if load.end is not None]
             # From 0.5.15 the draft's weights stand between the target's and its pool.
-            before = self.free(Stage.AFTER_WEIGHTS, done[-1].role) if done else Unknown(
-                why=f"no 'Load weight end' line for {self.label}", unit=GIB
+            before = (
+                self.free(Stage.AFTER_WEIGHTS, done[-1].role)
+                if done
+                else Unknown(why=f"no 'Load weight end' line for {self.label}", unit=GIB)
             )
-            if done and len(self.groups) > 1 and done[-1].role is Role.DRAFT and not self._draft_first:
+            if (
+                done
+                and len(self.groups) > 1
+                and done[-1].role is Role.DRAFT
+                and not self._draft_first
+            ):
                 before = self.free(Stage.AFTER_WEIGHTS)
         after = self.free(Stage.AFTER_POOLS, group.role)
         return (before - after).named(f"kv_pool[{group.role.value}]")
@@ -365,7 +387,9 @@ class RankReading:
                 size=total(sizes, f"state_pool[{role.value}]"),
             )
 
-    def _graph_parts(self, graphs_off: Known | None, other_phases: frozenset[str]) -> Iterable[Part]:
+    def _graph_parts(
+        self, graphs_off: Known | None, other_phases: frozenset[str]
+    ) -> Iterable[Part]:
         open_phases = [_phase(sighting) for sighting in self.begins]
         for sighting in self.ends:
             phase = _phase(sighting)
@@ -379,7 +403,10 @@ class RankReading:
             )
         mine = {_phase(sighting) for sighting in (*self.begins, *self.ends)}
         for phase, why in (
-            *((phase, f"{self.label}: the {phase} capture began, no end line") for phase in open_phases),
+            *(
+                (phase, f"{self.label}: the {phase} capture began, no end line")
+                for phase in open_phases
+            ),
             *(
                 (phase, f"the {phase} capture is printed by another rank alone")
                 for phase in sorted(other_phases - mine)
@@ -399,7 +426,7 @@ class RankReading:
                 category=Category.CUDA_GRAPH, role=Role.TARGET, label="switched off", size=off
             )
 
-    # --- what the pool holds ---------------------------------------------------------------------------------
+    # --- what the pool holds ------------------------------------------
 
     @property
     def draft_phases(self) -> frozenset[str]:
@@ -430,7 +457,7 @@ class RankReading:
             if split is not None and getattr(split.event, "full_tokens", None) is not None:
                 return split.value("full_tokens", f"tokens[{self.label}]")
             if group.pools:
-                largest = max(group.pools, key=lambda s: int(getattr(s.event, "tokens")))
+                largest = max(group.pools, key=lambda s: int(s.event.tokens))
                 return largest.value("tokens", f"tokens[{self.label}]")
         return Unknown(why=f"{self.label} prints no KV pool tokens", unit=TOKENS)
 
@@ -457,7 +484,11 @@ def _pools_of(group: PoolGroup) -> Iterable[Pool]:
             swa = getattr(split.event, "swa_tokens", None)
             full = getattr(split.event, "full_tokens", None)
             label = "swa" if event.tokens == swa and event.tokens != full else "full"
-        name = f"kv_pool[{group.role.value}]" if label == "full" else f"kv_pool[{group.role.value},{label}]"
+        name = (
+            f"kv_pool[{group.role.value}]"
+            if label == "full"
+            else f"kv_pool[{group.role.value},{label}]"
+        )
         k_size = sighting.value("k_size", "K") if event.k_size is not None else None
         v_size = sighting.value("v_size", "V") if event.v_size is not None else None
         size = sighting.value("size")
@@ -474,14 +505,14 @@ def _pools_of(group: PoolGroup) -> Iterable[Pool]:
 
 
 def _labels(group: PoolGroup) -> int:
-    return len({getattr(sighting.event, "label") for sighting in group.pools} - {None})
+    return len({sighting.event.label for sighting in group.pools} - {None})
 
 
-def _phase(sighting: Sighting) -> str:
-    return getattr(sighting.event, "phase") or "target"
+def _phase(sighting: Sighting[Any]) -> str:
+    return sighting.event.phase or "target"
 
 
-def _graph_role(sighting: Sighting) -> Role:
+def _graph_role(sighting: Sighting[Any]) -> Role:
     return Role.DRAFT if "draft" in _phase(sighting) else Role.TARGET
 
 
@@ -489,8 +520,5 @@ def _is_old(event: object) -> bool:
     return isinstance(event, WeightsLoaded) and event.used is None and event.model_class is not None
 
 
-def _line_number(sighting: Sighting) -> int:
+def _line_number(sighting: Sighting[Any]) -> int:
     return int(sighting.line.rpartition(":")[2])
-
-
-__all__ = ["SLOTS", "Gib", "RankReading"]

@@ -26,7 +26,8 @@ class WeightsBegin:
 
 @attrs.frozen(kw_only=True)
 class WeightsLoaded:
-    """Free device memory after a model's weights, and what loading them took. Printed again for a draft model."""
+    """Free device memory after a model's weights, and what loading them took. Printed again for a
+    draft model."""
 
     free: Gib
     used: Gib | None = None
@@ -36,7 +37,8 @@ class WeightsLoaded:
 DISTRIBUTED_READY = Matcher(
     name="sglang.distributed_ready",
     anchor="Init torch distributed ends.",
-    pattern=rf"Init torch distributed ends\.(?: elapsed=[\d.]+ s,)? mem usage=(?P<used>{NUMBER}) GB",
+    pattern=rf"Init torch distributed ends\.(?: elapsed=[\d.]+ s,)? mem usage=(?P<used>{NUMBER}) "
+    rf"GB",
     event=DistributedReady,
     means="Memory that process-group initialisation took on this rank. Gone from 0.5.21 on.",
     seen_in="0.4.3.post4 … 0.5.20",
@@ -56,7 +58,8 @@ WEIGHTS_BEGIN = Matcher(
     anchor="Load weight begin.",
     pattern=rf"Load weight begin\. avail mem=(?P<free>{NUMBER}) GB",
     event=WeightsBegin,
-    means="Free memory of this rank before weights: within rounding what mem_fraction_static multiplies.",
+    means="Free memory of this rank before weights: within rounding what mem_fraction_static "
+    "multiplies.",
     seen_in="0.2.15 … 0.5.23",
     samples=(
         Sample("Load weight begin. avail mem=78.58 GB", WeightsBegin(free=Gib("78.58"))),
@@ -68,7 +71,8 @@ WEIGHTS_LOADED_OLD = Matcher(
     name="sglang.weights_loaded_old",
     anchor="Load weight end.",
     pattern=(
-        rf"Load weight end\. type=(?P<model_class>\w+), dtype=[\w.]+, avail mem=(?P<free>{NUMBER}) GB(?!,)"
+        rf"Load weight end\. type=(?P<model_class>\w+), dtype=[\w.]+, avail "
+        rf"mem=(?P<free>{NUMBER}) GB(?!,)"
     ),
     event=WeightsLoaded,
     means="Free memory after weights; what they took is not printed.",
@@ -85,7 +89,8 @@ WEIGHTS_LOADED_DTYPE = Matcher(
     name="sglang.weights_loaded_dtype",
     anchor="Load weight end.",
     pattern=(
-        rf"Load weight end\. type=(?P<model_class>\w+), dtype=[\w.]+, avail mem=(?P<free>{NUMBER}) GB,"
+        rf"Load weight end\. type=(?P<model_class>\w+), dtype=[\w.]+, avail "
+        rf"mem=(?P<free>{NUMBER}) GB,"
         rf"(?: mem usage=(?P<used>{NUMBER}) GB)?"
     ),
     event=WeightsLoaded,
@@ -93,7 +98,8 @@ WEIGHTS_LOADED_DTYPE = Matcher(
     seen_in="0.4.3.post4 … 0.5.8",
     samples=(
         Sample(
-            "Load weight end. type=AForCausalLM, dtype=torch.bfloat16, avail mem=61.50 GB, mem usage=15.75 GB.",
+            "Load weight end. type=AForCausalLM, dtype=torch.bfloat16, avail mem=61.50 GB, mem "
+            "usage=15.75 GB.",
             WeightsLoaded(free=Gib("61.50"), used=Gib("15.75"), model_class="AForCausalLM"),
         ),
         Sample(
@@ -121,7 +127,8 @@ WEIGHTS_LOADED = Matcher(
             WeightsLoaded(free=Gib("61.50"), used=Gib("15.75"), model_class="AForCausalLM"),
         ),
         Sample(
-            "Load weight end. elapsed=7.25 s, type=AForCausalLM, avail mem=61.50 GB, mem usage=-0.75 GB.",
+            "Load weight end. elapsed=7.25 s, type=AForCausalLM, avail mem=61.50 GB, mem "
+            "usage=-0.75 GB.",
             WeightsLoaded(free=Gib("61.50"), used=Gib("-0.75"), model_class="AForCausalLM"),
         ),
     ),

@@ -1,0 +1,255 @@
+"""One worker's accounting: which process is which rank, and what its lines say of its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from capacity_core.api.extractors import Run, Sighting
+from capacity_core.api.failures import OutOfMemory
+from capacity_core.api.ledger import (
+    Category,
+    Checkpoint,
+    Part,
+    RankFacts,
+    RankId,
+    Role,
+    Stage,
+)
+from capacity_core.units import GIB
+from capacity_core.values import Known, Origin, Unknown, Value, agree, known
+from capacity_vllm.failures import FreeMemoryRefused
+from capacity_vllm.graphs import CaptureTook, EstimateApplied, GraphEstimate, GraphPool
+from capacity_vllm.pools import ExplicitKv, KvBudget
+from capacity_vllm.usage import InitialFree, ProfileResult, UsageSummary
+from capacity_vllm.weights import WeightsLoaded
+
+WORKER_EVENTS = (
+    WeightsLoaded,
+    KvBudget,
+    ExplicitKv,
+    CaptureTook,
+    GraphPool,
+    GraphEstimate,
+    UsageSummary,
+    ProfileResult,
+    InitialFree,
+    FreeMemoryRefused,
+)
+"""What a worker prints of its own device."""
+
+# Workers whose prefix has no rank: the executor of the former engine, and Ray's.
+_PID_ONLY = ("VllmWorkerProcess", "RayWorkerWrapper", "RayWorkerProc")
+
+
+def rank_of(
+    sighting: Sighting[Any], tensor: int | None, bare_pids: frozenset[int] = frozenset()
+) -> RankId:
+    """The rank that a worker's line speaks for.
+
+    A rank number alone is global: pp · tp_size + tp. Without any coordinate the line is of the only
+    worker, which runs inside the engine process; several bare workers are told apart by their pids.
+    """
+    speaker = sighting.speaker
+    if speaker.rank is not None:
+        if tensor:
+            return RankId(dp=0, pp=speaker.rank // tensor, tp=speaker.rank % tensor)
+        return RankId(dp=0, pp=0, tp=speaker.rank)
+    named = (speaker.dp, speaker.pp, speaker.tp) != (None, None, None)
+    apart = speaker.role in _PID_ONLY or (speaker.role == "Worker" and speaker.pid in bare_pids)
+    if not named and apart and speaker.pid is not None:
+        return RankId(dp=None, pp=None, tp=None, pid=speaker.pid)
+    return RankId(dp=speaker.dp or 0, pp=speaker.pp or 0, tp=speaker.tp or 0)
+
+
+def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
+    """Every worker that printed anything of its device, in the order of ranks."""
+    sightings = run.of(*WORKER_EVENTS)
+    bare = {
+        s.speaker.pid
+        for s in sightings
+        if s.speaker.role == "Worker" and not s.speaker.label and s.speaker.pid is not None
+    }
+    pids = frozenset(bare) if len(bare) > 1 else frozenset()
+    by_rank: dict[RankId, list[Sighting[Any]]] = {}
+    labels: dict[RankId, str] = {}
+    alone = tensor == 1 or len({rank_of(s, tensor, pids) for s in sightings}) == 1
+    # The allocator's message names a rank only by its prefix: without one it may be any rank's.
+    deaths = [s for s in run.of(OutOfMemory) if s.speaker.label or (alone and tensor in (None, 1))]
+    for sighting in [*sightings, *deaths]:
+        rank = rank_of(sighting, tensor, pids)
+        by_rank.setdefault(rank, []).append(sighting)
+        labels.setdefault(rank, sighting.speaker.label or rank.text.rpartition("/")[2])
+    return [
+        WorkerReading(rank, labels[rank], by_rank[rank])
+        for rank in sorted(by_rank, key=lambda r: r.order)
+    ]
+
+
+class WorkerReading:
+    """What one worker printed."""
+
+    def __init__(self, rank: RankId, label: str, sightings: Iterable[Sighting[Any]]) -> None:
+        self.rank = rank
+        self.label = label
+        self._lines: dict[type, list[Sighting[Any]]] = {}
+        self._order: dict[int, int] = {}
+        for number, sighting in enumerate(sightings):
+            self._lines.setdefault(type(sighting.event), []).append(sighting)
+            self._order[id(sighting)] = number
+
+    def last(self, event: type) -> Sighting[Any] | None:
+        lines = self._lines.get(event)
+        return lines[-1] if lines else None
+
+    def _value(self, event: type, field: str, name: str) -> Value:
+        sighting = self.last(event)
+        if sighting is None:
+            return Unknown(why=f"{self.label} prints no {event.__name__} line", unit=GIB, name=name)
+        return sighting.value(field, name)
+
+    # --- terms of the account -----------------------------------------
+
+    @property
+    def weights(self) -> Value:
+        """As its own line says, which has more decimals than the summary."""
+        own = self._value(WeightsLoaded, "used", "weights")
+        in_summary = self._value(UsageSummary, "weights", "weights")
+        if isinstance(own, Unknown) and isinstance(in_summary, Unknown):
+            return Unknown(
+                why=f"no 'Model loading took' line of {self.label}", unit=GIB, name="weights"
+            )
+        return own | in_summary
+
+    @property
+    def kv_budget(self) -> Value:
+        said = (
+            self._value(KvBudget, "budget", "kv_pool")
+            | self._value(ExplicitKv, "size", "kv_pool")
+            | self._value(UsageSummary, "kv", "kv_pool")
+            | self._value(UsageSummary, "kv_bytes", "kv_pool")
+        )
+        if isinstance(said, Unknown):
+            return Unknown(
+                why=f"no 'Available KV cache memory' line of {self.label}", unit=GIB, name="kv_pool"
+            )
+        return said.to(GIB)
+
+    @property
+    def total(self) -> Value:
+        return (
+            self._value(UsageSummary, "total", "device total")
+            | self._value(FreeMemoryRefused, "total", "device total")
+            | self._value(OutOfMemory, "total", "device total")
+        )
+
+    @property
+    def free_at_start(self) -> Value:
+        return (
+            self._value(UsageSummary, "free", "free[startup]")
+            | self._value(FreeMemoryRefused, "free", "free[startup]")
+            | self._value(InitialFree, "free", "free[startup]")
+            | self._value(ExplicitKv, "free", "free[startup]")
+        )
+
+    @property
+    def non_torch(self) -> Value:
+        """Memory outside torch's allocator; from 0.27 what is consumed beyond the weights."""
+        printed = self._value(UsageSummary, "non_torch", "non_torch")
+        consumed = self._value(UsageSummary, "consumed", "consumed")
+        return printed | (consumed - self.weights).named("non_torch")
+
+    @property
+    def framework(self) -> Value:
+        """device total − free at start-up, plus what profiling found outside torch.
+
+        From 0.11.0 the start-up reading follows NCCL's initialisation, before it preceded it
+        (v1/worker/gpu_worker.py of 0.10.2:175 and 0.11.0:169): the sum is the same.
+        """
+        outside = (self.total - self.free_at_start) + self.non_torch
+        return outside.named("framework")
+
+    def graphs(self, eager: Known | None) -> Value:
+        """What the graphs hold: the pool's actual size, else the capture that follows the KV
+        budget."""
+        name = "cuda_graph"
+        said = self._value(GraphPool, "actual", name) | self._value(UsageSummary, "graphs", name)
+        if isinstance(said, Known):
+            return said
+        took = self.last(CaptureTook)
+        budget = self.last(KvBudget)
+        if took is not None and (budget is None or self._order[id(took)] > self._order[id(budget)]):
+            return took.value("used", name)
+        if eager is not None:
+            return known(
+                0, GIB, Origin.CONFIGURED, how="enforce_eager", name=name, evidence=eager.evidence
+            )
+        return Unknown(why=f"no capture of {self.label} is printed", unit=GIB, name=name)
+
+    def activation(self, applied: bool) -> Value:
+        """The activation peak without the graph estimate.
+
+        In 0.18 and from 0.27 on the printed peak contains the applied estimate, in between it does
+        not: which of the two identities closes on the printed budget decides.
+        """
+        peak = self._value(UsageSummary, "activation", "peak")
+        if isinstance(peak, Unknown):
+            return self._value(ProfileResult, "activation", "activation")
+        estimate = self._value(GraphPool, "estimated", "graph_estimate") | self._value(
+            GraphEstimate, "estimate", "graph_estimate"
+        )
+        if isinstance(estimate, Unknown) or not applied:
+            return peak.named("activation")
+        held = self._value(UsageSummary, "consumed", "consumed") | (
+            self._value(UsageSummary, "weights", "weights")
+            + self._value(UsageSummary, "non_torch", "non_torch")
+        )
+        left = self._value(UsageSummary, "requested", "requested") - held - peak
+        budget = self.kv_budget
+        if agree(left, budget):
+            return (peak - estimate).named("activation")
+        if agree(left - estimate, budget):
+            return peak.named("activation")
+        why = "the printed peak may contain the graph estimate or not: neither sum closes"
+        return Unknown(why=why, unit=GIB, name="activation")
+
+    def facts(self, eager: Known | None, applied: bool) -> RankFacts:
+        graphs = self.graphs(eager)
+        memory = {
+            Category.FRAMEWORK: self.framework,
+            Category.WEIGHTS: self.weights,
+            Category.KV_POOL: self.kv_budget,
+            Category.STATE_POOL: Unknown(why="state pools lie inside the KV pool", unit=GIB),
+            Category.CUDA_GRAPH: graphs,
+            Category.ACTIVATION: self.activation(applied),
+        }
+        free = self.free_at_start
+        return RankFacts(
+            id=self.rank,
+            label=self.label,
+            memory=memory,
+            parts=tuple(self._parts(graphs)),
+            timeline=(Checkpoint(stage=Stage.STARTUP, role=Role.TARGET, free=free),)
+            if isinstance(free, Known)
+            else (),
+            inside={Category.STATE_POOL: Category.KV_POOL},
+            notes={Category.KV_POOL: "the budget: whole blocks are made of it"},
+            device_total=self.total,
+        )
+
+    def _parts(self, graphs: Value) -> Iterable[Part]:
+        pieces: Sequence[tuple[Category, str, Value]] = (
+            (Category.FRAMEWORK, "non-torch", self.non_torch),
+            (Category.WEIGHTS, "weights (target and draft)", self.weights),
+            (Category.KV_POOL, "budget", self.kv_budget),
+            (Category.CUDA_GRAPH, "graphs", graphs),
+        )
+        for category, label, size in pieces:
+            if isinstance(size, Known):
+                yield Part(category=category, role=Role.TARGET, label=label, size=size)
+
+
+def estimate_applied(run: Run) -> bool:
+    """Whether the graph estimate came off the budget: the line that says so decides, not the
+    release."""
+    return run.has(EstimateApplied)
