@@ -7,15 +7,13 @@ from decimal import Decimal
 import attrs
 
 from capacity_core.api.kv_layouts import (
-    BYTES_PER_SLOT,
-    BYTES_PER_TOKEN,
     CacheTerm,
     LayoutReading,
     ModelConfig,
     Placement,
 )
 from capacity_core.errors import LayoutError
-from capacity_core.units import COUNT
+from capacity_core.units import BYTES_PER_SLOT, BYTES_PER_TOKEN, COUNT
 from capacity_core.values import Known, Origin, Unknown, known
 from capacity_deepseek_v4.slots import SLOT_LAYOUTS, SlotLayout
 
