@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import capacity_deepseek_v4
-from capacity_core.api.kv_layouts import BYTES_PER_SLOT, BYTES_PER_TOKEN, Placement
+from capacity_core.api.kv_layouts import Placement
 from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_SLOT, BYTES_PER_TOKEN
 from capacity_core.values import Known, Origin, Unknown
 from capacity_deepseek_v4.layout import DeepSeekV4
 

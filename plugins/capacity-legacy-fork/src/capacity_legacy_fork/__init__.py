@@ -1,4 +1,7 @@
-"""Log lines that only private forks of SGLang print, on SGLang's own events: the model of a fork's plugin."""
+"""Log lines that only private forks of SGLang print, on SGLang's own events.
+
+It is the model of a private fork's plugin: matchers, and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -204,8 +204,9 @@ def _deployment(run: Run, settings: Settings) -> Deployment:
         return printed | settings.number(TOKENS, *keys)
 
     fraction = settings.number(RATIO, "mem_fraction_static")
-    if dead is not None:
-        fraction = fraction | dead.value("mem_fraction_static")
+    for sighting in (run.last_of(KvBudget), dead):
+        if sighting is not None:
+            fraction = fraction | sighting.value("mem_fraction_static")
     return Deployment(
         version=Unknown(why="SGLang does not print its version at start-up"),
         model=settings.text("model_path"),

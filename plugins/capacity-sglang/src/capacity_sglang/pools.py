@@ -7,7 +7,7 @@ from decimal import Decimal
 import attrs
 
 from capacity_core.api import COUNT, NUMBER, Matcher, Sample
-from capacity_core.units import BytesPerToken, Gib, Slots, Tokens
+from capacity_core.units import BytesPerToken, ExactRatio, Gib, Slots, Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -72,9 +72,16 @@ class PoolsReady:
 
 @attrs.frozen(kw_only=True)
 class KvBudget:
-    """The memory available for KV before allocation; may be negative for a draft model."""
+    """The memory available for KV before allocation; may be negative for a draft model.
+
+    Forks print with it what it was computed from, minima over ranks: free memory after weights and
+    before them, and the fraction.
+    """
 
     budget: Gib
+    free_after_weights: Gib | None = None
+    free_before_weights: Gib | None = None
+    mem_fraction_static: ExactRatio | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -319,15 +326,18 @@ KV_BUDGET = Matcher(
     ),
 )
 
+COMPRESSED_FIGURES = (
+    r"(?:(?=[^\n]{0,500}?\bunified=(?P<unified>True|False)))?"
+    rf"(?=[^\n]{{0,500}}?\bbytes_per_full_token=(?P<bytes_per_full_token>{NUMBER}))"
+    rf"(?=[^\n]{{0,500}}?\bavailable_bytes=(?P<budget>{NUMBER}) GB)"
+    r"(?=[^\n]{0,500}?(?<!_)full_token=(?P<full_tokens>\d+))"
+)
+"""The figures of a compressed pool's calculation, `key=value` in any order."""
+
 COMPRESSED_BUDGET = Matcher(
     name="sglang.compressed_budget",
     anchor="DSV4 memory calculation:",
-    pattern=(
-        r"DSV4 memory calculation: (?:unified=(?P<unified>True|False), )?[^\n]{0,120}?"
-        rf"bytes_per_full_token=(?P<bytes_per_full_token>{NUMBER}), "
-        rf"available_bytes=(?P<budget>{NUMBER}) GB, "
-        r"[^\n]{0,300}?full_token=(?P<full_tokens>\d+)"
-    ),
+    pattern=rf"DSV4 memory calculation:{COMPRESSED_FIGURES}",
     event=CompressedBudget,
     means="The KV budget of compressed pools and the engine's divisor, which changes meaning with "
     "release and mode.",
@@ -340,6 +350,16 @@ COMPRESSED_BUDGET = Matcher(
                 bytes_per_full_token=Decimal("15897.45"),
                 budget=Gib("40.00"),
                 full_tokens=2701568,
+            ),
+        ),
+        Sample(
+            "DSV4 memory calculation: unified=False, full_token=8192, available_bytes=2.50 GB, "
+            "bytes_per_full_token=3899.25, swa_fixed=0.30 GB",
+            CompressedBudget(
+                bytes_per_full_token=Decimal("3899.25"),
+                budget=Gib("2.50"),
+                full_tokens=8192,
+                unified=False,
             ),
         ),
     ),

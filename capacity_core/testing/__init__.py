@@ -1,0 +1,1 @@
+"""The kit for plugin authors, and what keeps this project's own references in step."""
