@@ -55,7 +55,11 @@ def resolved(name: str, specs: Sequence[GpuSpec]) -> tuple[GpuSpec, ...]:
     if not found:
         words = sorted({alias for spec in specs for alias in (spec.name, *spec.aliases)})
         near = difflib.get_close_matches(name.lower(), words, n=4, cutoff=0.4)
-        hint = f"nearest names: {', '.join(near)}" if near else "`capacity gpus` lists them all"
+        hint = (
+            f"nearest names, of other devices: {', '.join(near)}"
+            if near
+            else "`capacity gpus` lists them all"
+        )
         raise UsageError(f"--gpu {name}: not in the catalogue; {hint}")
     return found
 

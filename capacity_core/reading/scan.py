@@ -8,7 +8,7 @@ see.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -104,8 +104,7 @@ class Scanner:
         limit = len(text)
         if block.last < end:  # the rest of this long line comes again in the next block
             limit = len(_ANSI.sub("", block.data[start : block.last].decode("utf-8", "replace")))
-        matchers = [m for anchor in self._engine.anchors(raw) for m in self._by_anchor[anchor]]
-        for low, matcher, event in self._matches(text, matchers, line):
+        for low, matcher, event in self.matches(text, line):
             if low < limit:
                 yield Sighting(
                     event=event,
@@ -116,11 +115,13 @@ class Scanner:
                     seen_in=matcher.seen_in,
                 )
 
-    def _matches(
-        self, text: str, matchers: Sequence[Matcher], line: str
-    ) -> list[tuple[int, Matcher, object]]:
-        """(position, matcher, event) of every message in a line; of overlapping ones the first by
-        name."""
+    def matches(self, text: str, line: str) -> list[tuple[int, Matcher, object]]:
+        """(position, matcher, event) of every message in a line's text, in the order of the text.
+
+        Of overlapping ones the first by name is taken; the clash is kept with the id `line`.
+        """
+        anchors = self._engine.anchors(text.encode())
+        matchers = [matcher for anchor in anchors for matcher in self._by_anchor[anchor]]
         taken: list[tuple[int, int, Matcher, object]] = []
         for matcher in sorted(matchers, key=lambda m: m.name):
             offset = 0

@@ -192,8 +192,8 @@ def _ranks(report: Report) -> Iterator[str]:
     yield "Ranks side by side (GiB; free memory at each stage)"
     measured = any(rank.device for rank in report.ranks)
     header = ["rank", "weights", "kv pool", "graphs"]
-    header += [stage.value.replace("_", " ") for stage in shown]
-    header += ["used MiB", "free MiB"] if measured else []
+    header += [stage.value.replace("_", "\n") for stage in shown]
+    header += ["used\nMiB", "free\nMiB"] if measured else []
     rows = []
     for rank in report.ranks[:SHOWN_RANKS]:
         row = [rank.label]
