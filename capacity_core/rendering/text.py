@@ -140,11 +140,9 @@ def _breakdown(report: Report) -> Iterator[str]:
     if rank is None:
         return
     whole = {"used": "used (device tool)", "free[before_weights]": "what was free before weights"}
-    of = (
-        f" · share of {whole[rank.share_of]}" if rank.share_of else " · no shares: nothing to share"
-    )
+    of = f"share of {whole[rank.share_of]}" if rank.share_of else "no device reading: no shares"
     asked = " (asked for)" if report.asked_rank else ""
-    yield f"Memory breakdown · {rank.label}{asked}{of}"
+    yield f"Memory breakdown · {rank.label}{asked} · {of}"
     order = ("weights", "kv_pool", "state_pool", "cuda_graph", "framework", "other", "used", "free")
     rows = [
         _category(name, rank.memory[name], report)

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -543,7 +543,7 @@ def tty_colours(line: str) -> str:
     )
 
 
-COLOURINGS = {
+COLOURINGS: dict[str, Callable[[str], str]] = {
     "process": lambda line: re.sub(r"^(\(.*?\))", "\x1b[1;36m\\1\x1b[0;0m", line),
     "terminal": tty_colours,
     "figures": lambda line: re.sub(r"([\d.,]+ (?:GiB|tokens))", "\x1b[1m\\1\x1b[0m", line),

@@ -219,13 +219,14 @@ class RankReading:
             parts=parts,
             timeline=self.timeline,
             memory={
+                Category.FRAMEWORK: Unknown(why="SGLang prints no device total", unit=GIB),
                 Category.WEIGHTS: self._weights(parts),
                 Category.KV_POOL: sum_of(parts, Category.KV_POOL, NO_KV_LINE),
                 Category.STATE_POOL: sum_of(parts, Category.STATE_POOL, "no state pool line"),
                 Category.CUDA_GRAPH: sum_of(
                     parts, Category.CUDA_GRAPH, f"{self.label} prints no graph capture"
                 ),
-                Category.ACTIVATION: Unknown(why="the engine does not print it", unit=GIB),
+                Category.ACTIVATION: Unknown(why="SGLang does not print it", unit=GIB),
             },
         )
 

@@ -135,28 +135,30 @@ class WorkerReading:
             )
         return said.to(GIB)
 
+    def _first(self, field: str, name: str, *events: type) -> Value:
+        """The field of the first of these events that the worker printed with it."""
+        for event in events:
+            value = self._value(event, field, name)
+            if isinstance(value, Known):
+                return value
+        why = f"no memory summary of {self.label} is printed"
+        return Unknown(why=why, unit=GIB, name=name)
+
     @property
     def total(self) -> Value:
-        return (
-            self._value(UsageSummary, "total", "device total")
-            | self._value(FreeMemoryRefused, "total", "device total")
-            | self._value(OutOfMemory, "total", "device total")
-        )
+        sources = (UsageSummary, FreeMemoryRefused, OutOfMemory)
+        return self._first("total", "device total", *sources)
 
     @property
     def free_at_start(self) -> Value:
-        return (
-            self._value(UsageSummary, "free", "free[startup]")
-            | self._value(FreeMemoryRefused, "free", "free[startup]")
-            | self._value(InitialFree, "free", "free[startup]")
-            | self._value(ExplicitKv, "free", "free[startup]")
-        )
+        sources = (UsageSummary, FreeMemoryRefused, InitialFree, ExplicitKv)
+        return self._first("free", "free[startup]", *sources)
 
     @property
     def non_torch(self) -> Value:
         """Memory outside torch's allocator; from 0.27 what is consumed beyond the weights."""
-        printed = self._value(UsageSummary, "non_torch", "non_torch")
-        consumed = self._value(UsageSummary, "consumed", "consumed")
+        printed = self._first("non_torch", "non_torch", UsageSummary)
+        consumed = self._first("consumed", "consumed", UsageSummary)
         return printed | (consumed - self.weights).named("non_torch")
 
     @property
@@ -194,7 +196,7 @@ class WorkerReading:
         """
         peak = self._value(UsageSummary, "activation", "peak")
         if isinstance(peak, Unknown):
-            return self._value(ProfileResult, "activation", "activation")
+            return self._first("activation", "activation", ProfileResult)
         estimate = self._value(GraphPool, "estimated", "graph_estimate") | self._value(
             GraphEstimate, "estimate", "graph_estimate"
         )
