@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from enum import Enum
 from typing import TypeAlias
 
@@ -34,6 +34,9 @@ class Origin(str, Enum):
     CATALOGUE = "catalogue"  # a table of devices
     ASSUMED = "assumed"
 
+
+# Bytes as GiB have thirty decimals: enough digits that no conversion rounds.
+_EXACT = Context(prec=80)
 
 Interval: TypeAlias = "tuple[Decimal | None, Decimal | None]"
 
@@ -75,7 +78,7 @@ class Known:
         """What a formula shows for this value."""
         if self.name is not None:
             return self.name
-        if self.origin is Origin.DERIVED and self.how:
+        if self.operands and self.how:
             return f"({self.how})" if " " in self.how else self.how
         return f"{self.amount} {self.unit}" if self.unit else str(self.amount)
 
@@ -88,10 +91,16 @@ class Known:
 
     def to(self, unit: Unit) -> Known:
         """The same quantity in another unit of its kind."""
+        if self.unit == unit:
+            return self
         if self.unit is None or not same_kind(self.unit, unit):
             raise UnitError(f"cannot express {self.unit} in {unit}")
-        factor = Decimal(self.unit.scale) / Decimal(unit.scale)
-        return attrs.evolve(self, amount=self.number * factor, error=self.error * factor, unit=unit)
+        return attrs.evolve(
+            self,
+            amount=_rescaled(self.number, self.unit, unit),
+            error=_rescaled(self.error, self.unit, unit),
+            unit=unit,
+        )
 
     def assume(self, *why: str) -> Known:
         """The same value, resting on further assumptions."""
@@ -107,7 +116,8 @@ class Known:
             (self.number + step).to_integral_value(ROUND_FLOOR)
             for step in (-self.error, Decimal(0), self.error)
         )
-        how = f"floor({self.how})" if self.how else None
+        inner = self.name or self.how
+        how = f"floor({inner})" if inner else None
         return attrs.evolve(
             self, amount=middle, error=max(high - middle, middle - low), how=how, name=None
         )
@@ -155,11 +165,11 @@ class Unknown:
             return attrs.evolve(self, unit=unit)
         if not same_kind(self.unit, unit):
             raise UnitError(f"cannot express {self.unit} in {unit}")
-        factor = Decimal(self.unit.scale) / Decimal(unit.scale)
-        scaled = [
-            None if bound is None else bound * factor for bound in (self.at_most, self.at_least)
+        bounds = [
+            None if bound is None else _rescaled(bound, self.unit, unit)
+            for bound in (self.at_most, self.at_least)
         ]
-        return attrs.evolve(self, unit=unit, at_most=scaled[0], at_least=scaled[1])
+        return attrs.evolve(self, unit=unit, at_most=bounds[0], at_least=bounds[1])
 
     def assume(self, *why: str) -> Unknown:
         return self
@@ -189,6 +199,8 @@ class Unknown:
     def __or__(self, other: Value) -> Value:
         if isinstance(other, Known):
             return other
+        if self.unit is not None and other.unit is not None:
+            other = other.to(self.unit)
         low = _tightest(max, self.at_least, other.at_least)
         high = _tightest(min, self.at_most, other.at_most)
         return Unknown(
@@ -321,7 +333,8 @@ def _sum(a: Value, b: Value, sign: str) -> Value:
 def _scaled(a: Value, other: Value | int | Decimal, sign: str) -> Value:
     factor = other if isinstance(other, Known | Unknown) else _plain(other)
     if a.unit is None or factor.unit is None:
-        if isinstance(a, Known) or (isinstance(factor, Known) and factor.unit is None):
+        unitless = next(value for value in (a, factor) if value.unit is None)
+        if isinstance(unitless, Known):
             raise UnitError(f"cannot compute {a.unit} {sign} {factor.unit}")
         return Unknown(why=_whys((a, factor)), evidence=_union((a.evidence, factor.evidence)))
     unit, scale = product(a.unit, factor.unit, 1 if sign == "*" else -1)
@@ -372,11 +385,14 @@ def _plain(number: int | Decimal) -> Known:
     return Known(amount=Decimal(number), unit=RATIO, origin=Origin.DERIVED, name=str(number))
 
 
+def _rescaled(amount: Decimal, unit: Unit, into: Unit) -> Decimal:
+    return _EXACT.divide(_EXACT.multiply(amount, Decimal(unit.scale)), Decimal(into.scale))
+
+
 def _flat(value: Value) -> str:
     """A sum inside a sum needs no parentheses."""
-    how = value.how if isinstance(value, Known) else None
-    if value.name is None and how and isinstance(value, Known) and value.origin is Origin.DERIVED:
-        return how
+    if isinstance(value, Known) and value.name is None and value.operands and value.how:
+        return value.how
     return value.label
 
 

@@ -1,19 +1,30 @@
 """A tolerant reader of the long literals in which servers print their arguments.
 
 Reads `key=value, …` of a call's repr, `'key': value, …` of a dict's repr, and loose `key=value, `
-runs alike, key by key, without evaluating anything: values that are no plain literal stay text, and
-a literal that was cut off keeps what stood before the cut.
+runs alike, key by key. Only string literals are decoded; every other value stays the text it is.
+A literal that was cut off keeps what stood before the cut: a value that may go on is not told.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 _KEY = re.compile(
     r"""\s*(?:(?P<quote>['"])(?P<quoted>[\w.\-]+)(?P=quote)\s*:|(?P<bare>[A-Za-z_]\w*)\s*=)\s*"""
 )
-_OPEN = {"(": ")", "[": "]", "{": "}"}
+# An apostrophe inside a word opens no string, a `<` inside one no repr of an object.
+_TOKEN = re.compile(
+    r"""(?P<string>(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))"""
+    r"""|(?P<unfinished>(?<!\w)['"])"""
+    r"""|(?P<open>[(\[{]|(?<!\w)<(?=\w))|(?P<close>[)\]}>])|(?P<comma>,)|(?P<blank>\s+)""",
+    re.DOTALL,
+)
+_CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_ENUM = re.compile(r"<[\w.]+: (?P<value>.*)>", re.DOTALL)
+_CONSTANTS = ("None", "True", "False")
 
 
 class Arguments(Mapping[str, str]):
@@ -56,69 +67,59 @@ class Arguments(Mapping[str, str]):
         return Arguments(value[start + 1 :])
 
 
+class _End(NamedTuple):
+    """Where a value ends; `whole` is false where the text ends and the value might have gone on."""
+
+    position: int
+    whole: bool
+    closing: bool = False
+
+
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     position = 0
     while position < len(text):
         match = _KEY.match(text, position)
-        if match is None:
-            position = _value_end(text, position)
-            if position < len(text) and text[position] in ")]}":
-                return  # the literal's own end
-            position += 1
-            continue
-        end = _value_end(text, match.end())
-        value = text[match.end() : end].strip()
-        closed = end < len(text)
-        if closed or _is_whole(value):
-            yield match["quoted"] or match["bare"], _unquoted(value)
-        if closed and text[end] in ")]}":
+        start = position if match is None else match.end()
+        end = _value_end(text, start)
+        value = text[start : end.position].strip()
+        if match is not None and (end.whole or value in _CONSTANTS):
+            yield match["quoted"] or match["bare"], _decoded(value)
+        if end.closing:
             return
-        position = end + 1
+        position = end.position + 1
 
 
-def _value_end(text: str, position: int) -> int:
-    """Where the value that starts at `position` ends: at a comma or a closing bracket of its own
-    level."""
+def _value_end(text: str, start: int) -> _End:
+    """The end of the value at `start`: a comma or a closing bracket of its own level."""
     stack: list[str] = []
-    while position < len(text):
-        character = text[position]
-        if character in "'\"":
-            position = _string_end(text, position)
-            continue
-        if character in _OPEN:
-            stack.append(_OPEN[character])
-        elif character in ")]}":
-            if not stack:
-                return position
-            if character == stack[-1]:
+    finished = -1
+    for token in _TOKEN.finditer(text, start):
+        kind = token.lastgroup
+        if kind == "unfinished":
+            return _End(len(text), whole=False)
+        if kind == "open":
+            stack.append(_CLOSES[token[0]])
+        elif kind == "close" and stack:
+            if token[0] == stack[-1]:
                 stack.pop()
-        elif character == "," and not stack:
-            return position
-        position += 1
-    return position
+                finished = token.end()
+        elif kind == "close" and token[0] != ">":
+            return _End(token.start(), whole=True, closing=True)
+        elif kind == "comma" and not stack:
+            return _End(token.start(), whole=True)
+        elif (kind == "string" and not stack) or (kind == "blank" and finished == token.start()):
+            finished = token.end()
+    return _End(len(text), whole=not stack and finished == len(text))
 
 
-def _string_end(text: str, position: int) -> int:
-    """The position behind the string that opens at `position`; an apostrophe inside a word opens
-    none."""
-    quote = text[position]
-    if position and (text[position - 1].isalnum()):
-        return position + 1
-    at = position + 1
-    while at < len(text) and text[at] != quote:
-        at += 2 if text[at] == "\\" else 1
-    return at + 1 if at < len(text) else position + 1
-
-
-def _is_whole(value: str) -> bool:
-    """Whether a value at the end of the text was surely not cut: a finished string or bracket, or a
-    word constant."""
-    finished = len(value) > 1 and value[0] in "'\"([{" and value[-1] in "'\")]}"
-    return finished or value in ("None", "True", "False")
-
-
-def _unquoted(value: str) -> str:
-    if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]:
-        return re.sub(r"\\(.)", r"\1", value[1:-1])
-    enum = re.fullmatch(r"<[\w.]+: (['\"]?)(?P<value>.*)\1>", value)
-    return enum["value"] if enum else value
+def _decoded(value: str) -> str:
+    """A string literal's text, an enum's value; anything else as it stands."""
+    enum = _ENUM.fullmatch(value)
+    literal = enum["value"] if enum else value
+    token = _TOKEN.fullmatch(literal)
+    if token is None or token.lastgroup != "string":
+        return literal
+    try:
+        return str(ast.literal_eval(literal))
+    except (ValueError, SyntaxError):
+        return literal[1:-1]

@@ -42,7 +42,8 @@ class Sighting(Generic[Event_co]):
         """The printed quantity, text or flag in a field of the event; unknown when the line does
         not print it."""
         amount = getattr(self.event, field)
-        unit = unit_of(type(self.event), field)
+        kind: type[object] = type(self.event)
+        unit = unit_of(kind, field)
         if amount is None:
             return Unknown(
                 why=f"{self.line} does not print {field}",

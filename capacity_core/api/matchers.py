@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import attrs
@@ -73,10 +73,10 @@ class Matcher:
 
     @cached_property
     def _converters(self) -> dict[str, Callable[[str], object]]:
-        hints = typing.get_type_hints(self.event, include_extras=True)
+        hints = _hints(self.event)
         return {group: _converter(hints[group]) for group in self.regex.groupindex}
 
-    def build(self, match: re.Match[str]) -> object:
+    def build(self, match: re.Match[str]) -> object | None:
         """The event that a match means. Raises ValueError or ArithmeticError when a group is no
         such quantity."""
         groups = match.groupdict()
@@ -99,8 +99,9 @@ class Matcher:
             low = max(floor, at - LOOK_BEHIND)
             high = min(after + self.window, following if following >= 0 else len(message))
             match = self.regex.search(message, low, high)
-            if match is not None:
-                found.append((min(at, match.start()), max(after, match.end()), self.build(match)))
+            event = self.build(match) if match is not None else None
+            if match is not None and event is not None:
+                found.append((min(at, match.start()), max(after, match.end()), event))
             floor = max(after, match.end() if match else 0)
             at = following
         return found
@@ -138,9 +139,15 @@ class Matcher:
         return found if self.samples else [f"{self.name}: has no sample"]
 
 
-def unit_of(event: type, field: str) -> Unit | None:
+@cache
+def _hints(event: type) -> dict[str, Any]:
+    return typing.get_type_hints(event, include_extras=True)
+
+
+@cache
+def unit_of(event: type[object], field: str) -> Unit | None:
     """The unit that the type of an event's field says; None for text and flags."""
-    hint = _without_none(typing.get_type_hints(event, include_extras=True)[field])
+    hint = _without_none(_hints(event)[field])
     if hint is Gib:
         return GIB
     if hint is Mib:

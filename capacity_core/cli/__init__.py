@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
@@ -59,7 +58,6 @@ def main() -> None:
     """The console script. Every expected error is one line on stderr and its exit code."""
     try:
         status = cli.main(standalone_mode=False)
-        sys.stdout.flush()
     except CapacityError as error:
         click.echo(f"capacity: {error}", err=True)
         status = error.exit_code
@@ -68,9 +66,4 @@ def main() -> None:
         status = ExitCode.USAGE
     except click.Abort:
         status = 130
-    except BrokenPipeError:
-        # The reader has gone (`| head`): say nothing, and keep Python from flushing into the closed
-        # pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = ExitCode.OK
     sys.exit(int(status or 0))

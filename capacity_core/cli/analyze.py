@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from capacity_core.cli.options import TokenCounts, load_plugins, plugin_options, write_result
@@ -99,7 +97,6 @@ def command(
     )
     report = analyse(paths, options, plugins)
     write_result(renderers[output_format].render(report), output)
-    sys.stdout.flush()
     failed_now = [row for row in report.plugins if row.status == "failed"]
     for row in failed_now:
         if row.name not in {known.name for known in plugins.failed}:

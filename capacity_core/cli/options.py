@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from capacity_core.errors import ExitCode, UnusableInput
 from capacity_core.loader import Plugins, load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -91,13 +95,8 @@ def load_plugins(
 def write_result(result: str, output: str | None) -> None:
     """Print a result, or write it to a file that is replaced only once it is complete."""
     if output is None:
-        click.echo(result, nl=False)
+        _print(result)
         return
-    import os
-    import tempfile
-
-    from capacity_core.errors import UnusableInput
-
     folder = os.path.dirname(os.path.abspath(output))
     try:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".capacity-")
@@ -109,9 +108,17 @@ def write_result(result: str, output: str | None) -> None:
         raise UnusableInput(f"{output}: cannot be written: {error.strerror}.") from None
 
 
-def _umask() -> int:
-    import os
+def _print(result: str) -> None:
+    try:
+        click.echo(result, nl=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone (`| head`): say nothing, and flush nothing into the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(ExitCode.OK) from None
 
+
+def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

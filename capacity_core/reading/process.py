@@ -1,10 +1,9 @@
-"""Matchers of what any process prints when it dies; they register through the same hooks as a
-plugin's."""
+"""Matchers of what any process prints; they register through the same hooks as a plugin's."""
 
 from __future__ import annotations
 
 from capacity_core.api import NUMBER, Matcher, Sample, hookimpl
-from capacity_core.api.failures import OutOfMemory, Traceback
+from capacity_core.api.process import AcceptsRequests, OutOfMemory, Traceback
 from capacity_core.units import Gib
 
 TRACEBACK = Matcher(
@@ -36,6 +35,16 @@ OUT_OF_MEMORY = Matcher(
 )
 
 
+ACCEPTS_REQUESTS = Matcher(
+    name="process.accepts_requests",
+    anchor="Application startup complete.",
+    pattern=r"Application startup complete\.",
+    event=AcceptsRequests,
+    means="The HTTP server takes connections (a line of the web framework that servers use).",
+    samples=(Sample("INFO:     Application startup complete.", AcceptsRequests()),),
+)
+
+
 @hookimpl
 def capacity_matchers() -> tuple[Matcher, ...]:
-    return (TRACEBACK, OUT_OF_MEMORY)
+    return (TRACEBACK, OUT_OF_MEMORY, ACCEPTS_REQUESTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from capacity_core.api.extractors import Extractor, Run, Sighting
-from capacity_core.api.failures import NEUTRAL
+from capacity_core.api.process import NEUTRAL
 
 
 def split(sightings: Iterable[Sighting[object]], extractors: Sequence[Extractor]) -> Iterator[Run]:

@@ -23,6 +23,7 @@ LINE_CAP = 1 << 20
 OVERLAP = 1 << 17
 PREFIX_REACH = 4096
 TEXT_KEPT = 300
+CLASHES_KEPT = 20
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -30,12 +31,13 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 class Block(NamedTuple):
     """Bytes to search: whole lines, or a piece of a line that is too long to hold.
 
-    `offset` is where `data` begins in the text; messages that begin at `last` or later are the next
-    block's.
+    `offset` is where `data` begins in the text. Of a piece, messages that begin before `first` were
+    the last block's, those that begin at `last` or later are the next one's.
     """
 
     data: bytes
     offset: int
+    first: int
     last: int
 
 
@@ -100,12 +102,14 @@ class Scanner:
 
     def _line(self, block: Block, start: int, end: int, line: str) -> Iterator[Sighting[object]]:
         raw = block.data[start:end]
-        text = _ANSI.sub("", raw.decode("utf-8", "replace"))
-        limit = len(text)
-        if block.last < end:  # the rest of this long line comes again in the next block
-            limit = len(_ANSI.sub("", block.data[start : block.last].decode("utf-8", "replace")))
+        text = _clean(raw)
+        floor, limit = 0, len(text)
+        if start < block.first:
+            floor = len(_clean(block.data[start : block.first]))
+        if block.last < end:
+            limit = len(_clean(block.data[start : block.last]))
         for low, matcher, event in self.matches(text, line):
-            if low < limit:
+            if floor <= low < limit:
                 yield Sighting(
                     event=event,
                     matcher=matcher.name,
@@ -122,28 +126,37 @@ class Scanner:
         """
         anchors = self._engine.anchors(text.encode())
         matchers = [matcher for anchor in anchors for matcher in self._by_anchor[anchor]]
-        taken: list[tuple[int, int, Matcher, object]] = []
-        for matcher in sorted(matchers, key=lambda m: m.name):
-            offset = 0
-            for message in text.split("\r"):
+        found: list[tuple[int, int, Matcher, object]] = []
+        offset = 0
+        for message in text.split("\r"):
+            for matcher in matchers:
                 for low, high, event in self._find(matcher, message):
-                    low, high = low + offset, high + offset
-                    rival = next((t for t in taken if t[0] < high and low < t[1]), None)
-                    if rival is None:
-                        taken.append((low, high, matcher, event))
-                    elif len(self.clashes) < 20:
-                        self.clashes.append(Clash(rival[2].name, matcher.name, line))
-                offset += len(message) + 1
-        taken.sort(key=lambda match: match[0])
-        return [(low, matcher, event) for low, _, matcher, event in taken]
+                    found.append((low + offset, high + offset, matcher, event))
+            offset += len(message) + 1
+        return self._without_clashes(sorted(found, key=lambda m: (m[0], m[2].name)), line)
+
+    def _without_clashes(
+        self, found: list[tuple[int, int, Matcher, object]], line: str
+    ) -> list[tuple[int, Matcher, object]]:
+        """Of messages whose spans overlap, the one whose matcher is first by name."""
+        kept: list[tuple[int, int, Matcher, object]] = []
+        for match in found:
+            if kept and match[0] < kept[-1][1]:
+                used, dropped = sorted((kept[-1], match), key=lambda m: m[2].name)
+                kept[-1] = used
+                if len(self.clashes) < CLASHES_KEPT:
+                    self.clashes.append(Clash(used[2].name, dropped[2].name, line))
+            else:
+                kept.append(match)
+        return [(low, matcher, event) for low, _, matcher, event in kept]
 
     def _find(self, matcher: Matcher, message: str) -> list[tuple[int, int, object]]:
         if matcher.name in self.broken:
             return []
         try:
             return matcher.find(message)
-        # The border of a plugin: its event's class may raise anything; the matcher is out from here
-        # on, by name.
+        # The border of a plugin: its event's class may raise anything; the matcher is out from
+        # here on, by name.
         except Exception as error:  # noqa: BLE001
             self.broken[matcher.name] = f"{type(error).__name__}: {error}"
             return []
@@ -187,21 +200,27 @@ class _LineNumbers:
 
 
 def _blocks(chunks: Iterator[bytes]) -> Iterator[Block]:
-    tail, offset = b"", 0
+    tail, offset, first = b"", 0, 0
     for chunk in chunks:
         data = tail + chunk
         end = data.rfind(b"\n") + 1
         if end:
-            yield Block(data[:end], offset, end)
-            tail, offset = data[end:], offset + end
+            yield Block(data[:end], offset, first, end)
+            tail, offset, first = data[end:], offset + end, 0
         elif len(data) > LINE_CAP:
             last = len(data) - OVERLAP
-            yield Block(data, offset, last)
-            tail, offset = data[last:], offset + last
+            yield Block(data, offset, first, last)
+            # A piece begins early enough that a message's beginning and its prefix are in it.
+            keep = max(0, last - PREFIX_REACH)
+            tail, offset, first = data[keep:], offset + keep, last - keep
         else:
             tail = data
     if tail:
-        yield Block(tail, offset, len(tail))
+        yield Block(tail, offset, first, len(tail))
+
+
+def _clean(raw: bytes) -> str:
+    return _ANSI.sub("", raw.decode("utf-8", "replace"))
 
 
 def _cut(text: str, position: int) -> str:

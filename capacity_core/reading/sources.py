@@ -2,9 +2,8 @@
 where needed.
 
 Two roads, one interface. Plain text is handed on as it is: colour codes and wrappers do not stand
-inside the words that the scanner looks for. Text that is wrapped line by line (JSON lines) or
-coloured inside words goes through a cleaning generator. Either way a physical line stays one line,
-so that line numbers are those of the file.
+inside the words that the scanner looks for. JSON lines, and chunks with colours at words, are
+cleaned. Either way a physical line stays one line, so that line numbers are those of the file.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ CHUNK = 256 * 1024
 """Bytes of one read. Fresh `bytes` of this size are read fastest; a reused bytearray is not."""
 
 SMALL = 4 * 1024 * 1024
-"""Up to this size a log is kept, so that it can be read a second time through the cleaning road."""
+"""Up to this size a log is kept, so that it can be read again through the cleaning road."""
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_COLOUR_IN_WORD = re.compile(rb"[A-Za-z]\x1b\[[0-9;]*m[A-Za-z]")
+# Engines colour prefixes, which hides nothing; viewers colour words, inside which anchors would be missed.
+_COLOUR_AT_WORD = re.compile(rb"\w\x1b\[[0-9;]*[mK]|\x1b\[[0-9;]*[mK]\w")
+_CODE_LENGTH = 16
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "text")
 
 
@@ -46,37 +47,45 @@ class Source:
         self.bytes_read = 0
         self.truncated = False
         self._file = _open(path)
-        self._head = self._read_head()
-        if not self._head:
-            raise UnusableInput(
-                f"{path}: the file is empty. Give the server's own output, from its start."
-            )
+        try:
+            self._head = self._read_head()
+        except UnusableInput:
+            self.close()
+            raise
         self.whole_in_head = len(self._head) < SMALL
         self._encoding = _encoding(self._head)
         self._gzipped = self._head[:2] == b"\x1f\x8b"
         self.seekable = (
             path != "-" and not self._gzipped and self._encoding is None and self._file.seekable()
         )
-        self.looks_binary = (
-            self._encoding is None and not self._gzipped and b"\0" in self._head[:8192]
-        )
+        plain = self._encoding is None and not self._gzipped
+        self.looks_binary = plain and b"\0" in self._head[:8192]
 
     def close(self) -> None:
         if self.path != "-":
             self._file.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """The log's text as UTF-8, raw or cleaned as its beginning asks for."""
+        """The log's text as UTF-8: raw, but for JSON lines and for chunks with colours at words."""
         text = self._text()
         first = next(text, b"")
-        road = _cleaned if needs_cleaning(first) else iter
-        if road is _cleaned:
+        if _is_json_lines(first):
             self.seekable = False
-        yield from road(_chain(first, text))
+            yield from _cleaned(_chain(first, text))
+            return
+        tail = b""
+        for chunk in _chain(first, text):
+            data = tail + chunk
+            cut = _last_code(data)
+            data, tail = data[:cut], data[cut:]
+            if b"\x1b" in data and _COLOUR_AT_WORD.search(data):
+                self.seekable = False  # from here on offsets are not those of the file
+                data = _ANSI.sub(b"", data)
+            yield data
+        yield tail
 
     def cleaned_chunks(self) -> Iterator[bytes]:
-        """The same text once more through the cleaning road; only for a log that is
-        `whole_in_head`."""
+        """The same text once more through the cleaning road, if it is `whole_in_head`."""
         self.seekable = False
         return _cleaned(self._text())
 
@@ -97,10 +106,17 @@ class Source:
         while size < SMALL and (part := self._read_file()):
             parts.append(part)
             size += len(part)
+        if not parts:
+            raise UnusableInput(
+                f"{self.path}: the file is empty. Give the server's own output, from its start."
+            )
         return b"".join(parts)
 
     def _read_file(self) -> bytes:
-        part = self._file.read(CHUNK)
+        try:
+            part = self._file.read(CHUNK) or b""
+        except OSError as error:
+            raise UnusableInput(f"{self.path}: cannot be read: {error.strerror}.") from None
         self.bytes_read += len(part)
         return part
 
@@ -121,7 +137,7 @@ class Source:
         stream = gzip.GzipFile(fileobj=io.BufferedReader(_Rejoined(self._raw())))
         while True:
             try:
-                part = stream.read(CHUNK)
+                part = stream.read1(CHUNK)  # what a cut leaves is given, not dropped
             except EOFError:
                 self.truncated = True  # what was there before the cut has been read
                 return
@@ -183,10 +199,19 @@ class _Rejoined(io.RawIOBase):
         return size
 
 
-def needs_cleaning(beginning: bytes) -> bool:
-    """Whether a log's first chunk shows JSON lines, or colours inside words."""
-    line = beginning.lstrip().split(b"\n", 1)[0]
-    return _message_of(line) is not None or _COLOUR_IN_WORD.search(beginning) is not None
+def _last_code(data: bytes) -> int:
+    """Where a colour code begins (with the byte before it) that the end of a chunk may have cut off
+    from what follows; the end itself when there is none."""
+    at = data.rfind(b"\x1b", max(0, len(data) - _CODE_LENGTH))
+    if at < 0:
+        return len(data)
+    code = _ANSI.match(data, at)
+    return max(0, at - 1) if code is None or code.end() == len(data) else len(data)
+
+
+def _is_json_lines(beginning: bytes) -> bool:
+    """Whether a log's first line is a JSON record with a message, as container run-times write."""
+    return _message_of(beginning.lstrip().split(b"\n", 1)[0]) is not None
 
 
 def _cleaned(text: Iterator[bytes]) -> Iterator[bytes]:
@@ -208,7 +233,9 @@ def _clean_line(line: bytes) -> bytes:
     message = _message_of(line)
     # A message of several lines stays on its one physical line: `\r` parts messages, not line
     # numbers.
-    plain = line if message is None else message.rstrip("\r\n").replace("\n", "\r").encode()
+    plain = line
+    if message is not None:
+        plain = message.rstrip("\r\n").replace("\n", "\r").encode("utf-8", "replace")
     return _ANSI.sub(b"", plain)
 
 
@@ -217,8 +244,13 @@ def _message_of(line: bytes) -> str | None:
         return None
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None
-    return next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), None)
+    message = next((record[k] for k in _MESSAGE_KEYS if isinstance(record.get(k), str)), None)
+    process = record.get("processName")
+    if isinstance(message, str) and isinstance(process, str):
+        # The logging module's own names: here alone such a record says who speaks.
+        return f"({process} pid={record.get('process')}) {message}"
+    return message

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from capacity_core.api.extractors import Run, Sighting
-from capacity_core.api.failures import crash
 from capacity_core.api.ledger import (
     Category,
     Deployment,
@@ -29,6 +28,7 @@ from capacity_core.api.ledger import (
     TokenUse,
     WorkerFacts,
 )
+from capacity_core.api.process import crash
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, RATIO, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 from capacity_sglang.args import ServerArgs, Settings

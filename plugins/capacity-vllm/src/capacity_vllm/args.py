@@ -91,6 +91,22 @@ NON_DEFAULT_ARGS = Matcher(
     window=_WINDOW,
 )
 
+ALL_ARGS = Matcher(
+    name="vllm.all_args",
+    anchor="args: Namespace(",
+    pattern=r"args: Namespace\((?P<arguments>.*)",
+    event=NonDefaultArgs,
+    means="All arguments, defaults included.",
+    seen_in="0.4.2 … 0.8.5",
+    samples=(
+        Sample(
+            "args: Namespace(host=None, model='/m', max_num_seqs=256)",
+            NonDefaultArgs(arguments=Arguments("host=None, model='/m', max_num_seqs=256)")),
+        ),
+    ),
+    window=_WINDOW,
+)
+
 ENGINE_CONFIG = Matcher(
     name="vllm.engine_config",
     anchor="Initializing a V1 LLM engine (v",
@@ -119,7 +135,14 @@ MODEL_LENGTH = Matcher(
     samples=(Sample("Using max model len 4096", ModelLength(length=4096)),),
 )
 
-MATCHERS = (SERVER_VERSION, SERVER_VERSION_MODEL, NON_DEFAULT_ARGS, ENGINE_CONFIG, MODEL_LENGTH)
+MATCHERS = (
+    SERVER_VERSION,
+    SERVER_VERSION_MODEL,
+    NON_DEFAULT_ARGS,
+    ALL_ARGS,
+    ENGINE_CONFIG,
+    MODEL_LENGTH,
+)
 
 
 class Settings:

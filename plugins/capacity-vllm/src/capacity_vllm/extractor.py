@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from capacity_core.api.extractors import Run, Sighting
-from capacity_core.api.failures import crash
 from capacity_core.api.ledger import (
     Deployment,
     Failure,
@@ -31,13 +30,14 @@ from capacity_core.api.ledger import (
     WorkerFacts,
     least_reported,
 )
+from capacity_core.api.process import AcceptsRequests, crash
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, RATIO, REQUESTS, TOKENS
 from capacity_core.values import Known, Unknown, Value, least
 from capacity_vllm.args import EngineConfig, ModelLength, NonDefaultArgs, ServerVersion, Settings
 from capacity_vllm.failures import ContextExceedsPool, EngineDied, FreeMemoryRefused, NoKvMemory
 from capacity_vllm.graphs import CaptureTook, EstimateApplied, EstimateNotApplied, GraphPool
-from capacity_vllm.limits import EngineReady, ServerUp
+from capacity_vllm.limits import EngineReady
 from capacity_vllm.pools import (
     BlockCount,
     BlocksOverridden,
@@ -55,7 +55,7 @@ from capacity_vllm.weights import WeightsLoaded
 
 _FATAL = (NoKvMemory, ContextExceedsPool, FreeMemoryRefused, EngineDied)
 _SIZED = (KvSize, MaxConcurrency)
-_PROGRESS = (*WORKER_EVENTS, *_SIZED, EngineReady, ServerUp)
+_PROGRESS = (*WORKER_EVENTS, *_SIZED, EngineReady, AcceptsRequests)
 
 _REACHED = (
     (Stage.AFTER_WEIGHTS, WeightsLoaded),
@@ -63,7 +63,7 @@ _REACHED = (
     (Stage.AFTER_GRAPHS, UsageSummary),
     (Stage.AFTER_GRAPHS, GraphPool),
     (Stage.READY, EngineReady),
-    (Stage.READY, ServerUp),
+    (Stage.READY, AcceptsRequests),
 )
 
 # From here on the printed tokens are int(concurrency · longest length) for every model
@@ -95,7 +95,6 @@ class VllmExtractor:
         EstimateApplied,
         EstimateNotApplied,
         EngineReady,
-        ServerUp,
         NoKvMemory,
         ContextExceedsPool,
         EngineDied,
@@ -211,7 +210,7 @@ def _status(run: Run, failure: Failure | None, eager: Known | None) -> Status:
     took = run.last_of(CaptureTook)
     order = {id(s): number for number, s in enumerate(run)}
     captured = sized and took and order[id(took)] > order[id(sized)]
-    done = run.has(EngineReady, ServerUp, UsageSummary, GraphPool) or captured
+    done = run.has(EngineReady, AcceptsRequests, UsageSummary, GraphPool) or captured
     return Status.READY if done or (eager is not None and sized) else Status.INCOMPLETE
 
 
@@ -490,16 +489,18 @@ def _failure(run: Run, readings: Sequence[WorkerReading]) -> Failure | None:
         found = run.of(event)
         if found:
             return _failed(run, found[0], kind)
-    sighting = crash(run, _PROGRESS, (EngineReady, ServerUp))
+    sighting = crash(run, _PROGRESS, (EngineReady, AcceptsRequests))
     return _failed(run, sighting, FailureKind.UNKNOWN) if sighting is not None else None
 
 
 def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind) -> Failure:
     order = {id(s): number for number, s in enumerate(run)}
     up = [
-        s for s in run.of(EngineReady, ServerUp, CaptureTook) if order[id(s)] < order[id(sighting)]
+        s
+        for s in run.of(EngineReady, AcceptsRequests, CaptureTook)
+        if order[id(s)] < order[id(sighting)]
     ]
-    served = any(isinstance(s.event, EngineReady | ServerUp) for s in up) or (
+    served = any(isinstance(s.event, EngineReady | AcceptsRequests) for s in up) or (
         up and run.has(*_SIZED)
     )
     stage = Stage.SERVING if served else _reached(run) or Stage.STARTUP

@@ -1,4 +1,4 @@
-"""That an engine is initialised, and that the server takes requests."""
+"""That an engine is initialised."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from capacity_core.api import Matcher, Sample
 @attrs.frozen(kw_only=True)
 class EngineReady:
     """An engine has profiled, made its KV cache and warmed up."""
-
-
-@attrs.frozen(kw_only=True)
-class ServerUp:
-    """The server takes requests."""
 
 
 ENGINE_READY = Matcher(
@@ -31,13 +26,4 @@ ENGINE_READY = Matcher(
     ),
 )
 
-SERVER_UP = Matcher(
-    name="vllm.server_up",
-    anchor="Application startup complete.",
-    pattern=r"Application startup complete\.",
-    event=ServerUp,
-    means="The HTTP server takes requests (a line of its web framework).",
-    samples=(Sample("INFO:     Application startup complete.", ServerUp()),),
-)
-
-MATCHERS = (ENGINE_READY, SERVER_UP)
+MATCHERS = (ENGINE_READY,)

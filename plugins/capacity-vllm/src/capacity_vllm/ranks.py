@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from capacity_core.api.extractors import Run, Sighting
-from capacity_core.api.failures import OutOfMemory
 from capacity_core.api.ledger import (
     Category,
     Checkpoint,
@@ -16,6 +15,7 @@ from capacity_core.api.ledger import (
     Role,
     Stage,
 )
+from capacity_core.api.process import OutOfMemory
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, agree, known
 from capacity_vllm.failures import FreeMemoryRefused

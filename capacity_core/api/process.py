@@ -1,5 +1,4 @@
-"""What any process prints when it dies, whatever framework it runs: events that reach the run they
-stand in."""
+"""What any process prints, whatever framework it runs: events that reach the run they stand in."""
 
 from __future__ import annotations
 
@@ -22,7 +21,12 @@ class OutOfMemory:
     total: Gib | None = None
 
 
-NEUTRAL = (Traceback, OutOfMemory)
+@attrs.frozen(kw_only=True)
+class AcceptsRequests:
+    """The HTTP server of the process takes connections."""
+
+
+NEUTRAL = (Traceback, OutOfMemory, AcceptsRequests)
 """Events that belong to no framework: they go to the run whose line was seen last."""
 
 
