@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Decimal
 
-from capacity_core.api.ledger import Deployment, Ledger, TokenUse, WorkerFacts, least_reported
+import attrs
+
+from capacity_core.api.ledger import (
+    Deployment,
+    KvFacts,
+    Ledger,
+    TokenUse,
+    WorkerFacts,
+    least_reported,
+)
 from capacity_core.api.report import Concurrency, ConcurrencyRow
 from capacity_core.units import REQUESTS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
@@ -77,23 +87,72 @@ def _beyond_context(deployment: Deployment, length: int) -> Unknown | None:
 
 
 def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
-    cost = _whole_pages(ledger.deployment, length)
-    fits = (worker.tokens.named("tokens") / cost).floor()
     kv = ledger.kv
     context = ledger.deployment.context_length
-    exact = kv.token_use is TokenUse.ANY_LENGTH or (
-        kv.token_use is TokenUse.LONGEST_ONLY
-        and isinstance(context, Known)
-        and context.number == length
-    )
-    if exact or not isinstance(fits, Known):
+    longest = isinstance(context, Known) and context.number == length
+    if kv.token_use is TokenUse.ANY_LENGTH:
+        return _whole(_fit(worker, kv, _whole_pages(ledger.deployment, length)))
+    if kv.token_use is TokenUse.LONGEST_ONLY and longest:
+        return _whole(_fit(worker, kv, _cost(length)))
+    if kv.token_use is TokenUse.UNCLEAR:
+        return _by_reported(worker, kv, length)
+    most = _fit(worker, attrs.evolve(kv, unusable=None), _cost(length))
+    if isinstance(most, Unknown):
+        return most
+    bound: Decimal | None = most.number + most.error
+    if kv.token_use is TokenUse.LONGEST_ONLY:
+        bound = _most_for_shorter(worker, kv, context, length)
+    return Unknown(why=kv.token_use_why, unit=REQUESTS, at_most=bound, evidence=most.evidence)
+
+
+def _fit(worker: WorkerFacts, kv: KvFacts, cost: Known) -> Value:
+    tokens = worker.tokens.named("tokens")
+    if kv.unusable is not None:
+        tokens = tokens - kv.unusable.named("unusable")
+    return (tokens / cost).floor()
+
+
+def _whole(fits: Value) -> Value:
+    """A count is exact or not known: what rounding leaves open is an unknown between two bounds."""
+    if isinstance(fits, Unknown) or not fits.error:
         return fits
     return Unknown(
-        why=kv.token_use_why,
-        unit=REQUESTS,
-        at_most=None if kv.token_use is TokenUse.UNCLEAR else fits.number + fits.error,
+        why="what no request can have decides between two counts",
+        unit=fits.unit,
+        at_most=fits.number + fits.error,
+        at_least=max(fits.number - fits.error, Decimal(0)),
         evidence=fits.evidence,
     )
+
+
+def _most_for_shorter(
+    worker: WorkerFacts, kv: KvFacts, context: Value, length: int
+) -> Decimal | None:
+    """The bound for requests shorter than those that the tokens were computed for.
+
+    A request's cost is so many blocks for its length, plus what does not depend on it: a shorter
+    one costs at least its share of the longest one's, which is at most one block too long. The
+    printed tokens were cut to a whole number.
+    """
+    tokens = worker.tokens
+    if kv.block_at_most is None or not isinstance(context, Known) or not isinstance(tokens, Known):
+        return None
+    longer = 1 + kv.block_at_most / max(context.number, Decimal(1))
+    return ((tokens.number + 1) * longer / length).to_integral_value(ROUND_FLOOR)
+
+
+def _by_reported(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:
+    """The engine's own concurrency, which holds at the length it was printed for alone."""
+    said = worker.reported
+    if said is not None and said.request_tokens == length and isinstance(said.value, Known):
+        count = said.value.floor()
+        reported = attrs.evolve(count, unit=REQUESTS, origin=Origin.DERIVED)
+        return _whole(reported)
+    return Unknown(why=kv.token_use_why, unit=REQUESTS, evidence=worker.tokens.evidence)
+
+
+def _cost(length: int) -> Known:
+    return known(length, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{length} tokens per request")
 
 
 def _whole_pages(deployment: Deployment, length: int) -> Known:

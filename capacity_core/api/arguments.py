@@ -30,12 +30,29 @@ _CONSTANTS = ("None", "True", "False")
 class Arguments(Mapping[str, str]):
     """Arguments as printed: key to the value's own text, strings without their quotes.
 
-    `None` stays the text "None": `said` tells it from a value.
+    `None` stays the text "None": `said` tells it from a value. `complete` is whether the literal's
+    closing bracket was printed: only then is a key that is absent surely not there.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._values = dict(_pairs(text))
+        self._values: dict[str, str] = {}
+        self.complete = False
+        self._read()
+
+    def _read(self) -> None:
+        position = 0
+        while position < len(self.text):
+            match = _KEY.match(self.text, position)
+            start = position if match is None else match.end()
+            end = _value_end(self.text, start)
+            value = self.text[start : end.position].strip()
+            if match is not None and (end.whole or value in _CONSTANTS):
+                self._values[match["quoted"] or match["bare"]] = _decoded(value)
+            if end.closing:
+                self.complete = True
+                return
+            position = end.position + 1
 
     def __getitem__(self, key: str) -> str:
         return self._values[key]
@@ -73,20 +90,6 @@ class _End(NamedTuple):
     position: int
     whole: bool
     closing: bool = False
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    position = 0
-    while position < len(text):
-        match = _KEY.match(text, position)
-        start = position if match is None else match.end()
-        end = _value_end(text, start)
-        value = text[start : end.position].strip()
-        if match is not None and (end.whole or value in _CONSTANTS):
-            yield match["quoted"] or match["bare"], _decoded(value)
-        if end.closing:
-            return
-        position = end.position + 1
 
 
 def _value_end(text: str, start: int) -> _End:

@@ -116,22 +116,24 @@ class Checkpoint:
 @attrs.frozen(kw_only=True)
 class RankId:
     """A rank of a deployment. Coordinates are None only for a worker that is told apart by its pid
-    alone."""
+    (and node) alone."""
 
     dp: int | None = 0
     pp: int | None = 0
     tp: int | None = 0
     pid: int | None = None
+    node: str | None = None
 
     @property
     def text(self) -> str:
         if self.tp is None:
-            return f"pid {self.pid}"
+            return f"pid {self.pid}" + (f" on {self.node}" if self.node else "")
         return f"DP{self.dp}/PP{self.pp}/TP{self.tp}"
 
     @property
-    def order(self) -> tuple[bool, int, int, int, int]:
-        return (self.tp is None, self.dp or 0, self.pp or 0, self.tp or 0, self.pid or 0)
+    def order(self) -> tuple[bool, int, int, int, int, str]:
+        here = (self.dp or 0, self.pp or 0, self.tp or 0, self.pid or 0, self.node or "")
+        return (self.tp is None, *here)
 
 
 @attrs.frozen(kw_only=True)
@@ -226,10 +228,17 @@ class TokenUse(str, Enum):
 
 @attrs.frozen(kw_only=True)
 class KvFacts:
-    """What the log says of the KV cache as a whole."""
+    """What the log says of the KV cache as a whole.
+
+    `block_at_most` is the largest block (tokens) that the cache may be made of, on which the bound
+    of a shorter request rests; None when no such bound is known. `unusable` is what the pool
+    counts but no request can have (tokens).
+    """
 
     token_use: TokenUse = TokenUse.ANY_LENGTH
     token_use_why: str = ""
+    block_at_most: int | None = 0
+    unusable: Value | None = None
     bytes_per_token: Value = _UNSAID
     bytes_per_full_token: Value = _UNSAID
     sizing_mode: Value = _UNSAID

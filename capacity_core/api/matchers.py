@@ -139,12 +139,15 @@ class Matcher:
         return found if self.samples else [f"{self.name}: has no sample"]
 
 
+def _hints(event: Any) -> dict[str, Any]:
+    return _cached_hints(event)
+
+
 @cache
-def _hints(event: type) -> dict[str, Any]:
+def _cached_hints(event: Any) -> dict[str, Any]:
     return typing.get_type_hints(event, include_extras=True)
 
 
-@cache
 def unit_of(event: type[object], field: str) -> Unit | None:
     """The unit that the type of an event's field says; None for text and flags."""
     hint = _without_none(_hints(event)[field])

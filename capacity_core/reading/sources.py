@@ -29,7 +29,7 @@ SMALL = 4 * 1024 * 1024
 """Up to this size a log is kept, so that it can be read again through the cleaning road."""
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# Engines colour prefixes, which hides nothing; viewers colour words, inside which anchors would be missed.
+# Engines colour prefixes, which hides nothing; viewers colour words, and with them anchors.
 _COLOUR_AT_WORD = re.compile(rb"\w\x1b\[[0-9;]*[mK]|\x1b\[[0-9;]*[mK]\w")
 _CODE_LENGTH = 16
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "text")

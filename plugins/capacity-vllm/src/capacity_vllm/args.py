@@ -44,8 +44,15 @@ class ModelLength:
     length: Tokens
 
 
+@attrs.frozen(kw_only=True)
+class ChunkedPrefill:
+    """The token budget of one step, with which prefills are chunked."""
+
+    batched: Tokens
+
+
 _WINDOW = 65536
-_VERSION = r"(?P<version>\d+\.\d+[\w.+\-]*)"
+_VERSION = r"(?P<version>\d+\.\d+[\w.+\-]*|dev)"
 
 SERVER_VERSION = Matcher(
     name="vllm.server_version",
@@ -73,6 +80,16 @@ SERVER_VERSION_MODEL = Matcher(
     samples=(
         Sample("vLLM server version 0.22.0, serving model /m", ServerVersion(version="0.22.0")),
     ),
+)
+
+SERVER_LOGO = Matcher(
+    name="vllm.server_logo",
+    anchor="  version ",
+    pattern=rf"█\s+version {_VERSION}\s*$",
+    event=ServerVersion,
+    means="The release beside the logo.",
+    seen_in="0.16.0 … 0.33.0",
+    samples=(Sample("  █ █ █ █ ▀▄▀ █  version 0.20.0", ServerVersion(version="0.20.0")),),
 )
 
 NON_DEFAULT_ARGS = Matcher(
@@ -135,13 +152,30 @@ MODEL_LENGTH = Matcher(
     samples=(Sample("Using max model len 4096", ModelLength(length=4096)),),
 )
 
+CHUNKED_PREFILL = Matcher(
+    name="vllm.chunked_prefill",
+    anchor="Chunked prefill is enabled with max_num_batched_tokens=",
+    pattern=rf"Chunked prefill is enabled with max_num_batched_tokens=(?P<batched>{COUNT})",
+    event=ChunkedPrefill,
+    means="The token budget of one step.",
+    seen_in="0.5.3.post1 … 0.33.0",
+    samples=(
+        Sample(
+            "Chunked prefill is enabled with max_num_batched_tokens=2048.",
+            ChunkedPrefill(batched=2048),
+        ),
+    ),
+)
+
 MATCHERS = (
     SERVER_VERSION,
     SERVER_VERSION_MODEL,
+    SERVER_LOGO,
     NON_DEFAULT_ARGS,
     ALL_ARGS,
     ENGINE_CONFIG,
     MODEL_LENGTH,
+    CHUNKED_PREFILL,
 )
 
 
@@ -174,6 +208,14 @@ class Settings:
             return self._unknown(keys, unit)
         return known(amount, unit, Origin.CONFIGURED, how=keys[0], evidence=value.evidence)
 
+    def asked(self, unit: Unit, key: str) -> Value:
+        """A number in the arguments alone, where the configuration may have been rewritten."""
+        for arguments, line in self._args:
+            said = arguments.said(key)
+            if said is not None and said.isdigit():
+                return known(Decimal(said), unit, Origin.CONFIGURED, how=key, evidence=line)
+        return self._unknown((key,), unit)
+
     def nested(self, key: str, inner: str) -> Value:
         """A value inside a nested one, such as the method inside speculative_config."""
         for arguments, line in self._sources:
@@ -183,10 +225,10 @@ class Settings:
         return self._unknown((key,), None)
 
     def default(self, amount: int, unit: Unit, key: str) -> Value:
-        """A default that no release changed, when the non-default arguments are shown and lack the
-        key."""
+        """A default that no release changed, when the non-default arguments are shown whole and
+        lack the key."""
         for arguments, line in self._args:
-            if key not in arguments and len(arguments):
+            if key not in arguments and arguments.complete:
                 how = f"default of {key}, which is not among the non-default args"
                 return known(amount, unit, Origin.CONFIGURED, how=how, evidence=line)
         return self._unknown((key,), unit)

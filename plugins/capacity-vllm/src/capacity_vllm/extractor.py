@@ -6,6 +6,7 @@ formulas with their files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -30,18 +31,27 @@ from capacity_core.api.ledger import (
     WorkerFacts,
     least_reported,
 )
-from capacity_core.api.process import AcceptsRequests, crash
+from capacity_core.api.process import AcceptsRequests, OutOfMemory, Traceback, crash
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, RATIO, REQUESTS, TOKENS
-from capacity_core.values import Known, Unknown, Value, least
-from capacity_vllm.args import EngineConfig, ModelLength, NonDefaultArgs, ServerVersion, Settings
+from capacity_core.values import Known, Origin, Unknown, Value, known, least
+from capacity_vllm.args import (
+    ChunkedPrefill,
+    EngineConfig,
+    ModelLength,
+    NonDefaultArgs,
+    ServerVersion,
+    Settings,
+)
 from capacity_vllm.failures import ContextExceedsPool, EngineDied, FreeMemoryRefused, NoKvMemory
 from capacity_vllm.graphs import CaptureTook, EstimateApplied, EstimateNotApplied, GraphPool
-from capacity_vllm.limits import EngineReady
+from capacity_vllm.limits import EngineReady, SleepMode
 from capacity_vllm.pools import (
     BlockCount,
+    BlockSize,
     BlocksOverridden,
     ContextParallel,
+    ExplicitKv,
     FittedLength,
     HybridSign,
     KvBudget,
@@ -49,13 +59,22 @@ from capacity_vllm.pools import (
     KvSize,
     MaxConcurrency,
 )
-from capacity_vllm.ranks import WORKER_EVENTS, WorkerReading, estimate_applied, rank_of, workers_of
+from capacity_vllm.ranks import (
+    WORKER_EVENTS,
+    WorkerReading,
+    estimate_applied,
+    is_actor,
+    process_of,
+    rank_of,
+    workers_of,
+)
 from capacity_vllm.usage import UsageSummary
 from capacity_vllm.weights import WeightsLoaded
 
 _FATAL = (NoKvMemory, ContextExceedsPool, FreeMemoryRefused, EngineDied)
 _SIZED = (KvSize, MaxConcurrency)
-_PROGRESS = (*WORKER_EVENTS, *_SIZED, EngineReady, AcceptsRequests)
+_UP = (EngineReady, AcceptsRequests, SleepMode)
+_PROGRESS = (*WORKER_EVENTS, *_SIZED, *_UP)
 
 _REACHED = (
     (Stage.AFTER_WEIGHTS, WeightsLoaded),
@@ -64,13 +83,14 @@ _REACHED = (
     (Stage.AFTER_GRAPHS, GraphPool),
     (Stage.READY, EngineReady),
     (Stage.READY, AcceptsRequests),
+    (Stage.READY, SleepMode),
 )
 
 # From here on the printed tokens are int(concurrency · longest length) for every model
 # (v1/core/kv_cache_utils.py of 0.20.0:1679 and 0.21.0:1686).
 _TOKENS_DERIVED_SINCE = (0, 21)
 
-_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
 
 
 @attrs.frozen
@@ -94,25 +114,26 @@ class VllmExtractor:
         KvReserved,
         EstimateApplied,
         EstimateNotApplied,
+        BlockSize,
+        ChunkedPrefill,
         EngineReady,
+        SleepMode,
         NoKvMemory,
         ContextExceedsPool,
         EngineDied,
     )
 
     def starts_run(self, run: Run, sighting: Sighting[object]) -> bool:
-        """A version, argument or configuration line after an engine's lines; else a worker that
-        begins again."""
+        """A version, argument or configuration line that comes again; else a worker that does."""
         event = sighting.event
         if isinstance(event, ServerVersion | NonDefaultArgs):
-            extra_server = (sighting.speaker.role or "").startswith("ApiServer_")
-            return run.has(EngineConfig, *_PROGRESS, *_FATAL) and not extra_server
+            return _server_again(run, sighting)
         if isinstance(event, EngineConfig):
             return _engine_again(run, sighting)
-        if isinstance(event, WeightsLoaded | KvBudget):
+        if isinstance(event, WeightsLoaded | KvBudget | ExplicitKv | FreeMemoryRefused):
             return _worker_again(run, sighting)
         if isinstance(event, KvSize):
-            return _other_process(run.of(KvSize), sighting)
+            return run.has(NoKvMemory, ContextExceedsPool) or _other_engine(run, sighting)
         return False
 
     def extract(self, run: Run) -> Ledger:
@@ -122,7 +143,7 @@ class VllmExtractor:
         readings = workers_of(run, size)
         eager = settings.flag("enforce_eager")
         applied = estimate_applied(run)
-        failure = _failure(run, readings)
+        failure = _failure(run)
         kv = _KvReading(run, readings, settings)
         deployment = _deployment(run, settings, tensor)
         return Ledger(
@@ -150,77 +171,111 @@ class VllmExtractor:
 
 # --- runs -------------------------------------------------------------
 
+_DEATHS = (NoKvMemory, ContextExceedsPool, EngineDied)
+
+
+def _server_again(run: Run, sighting: Sighting[Any]) -> bool:
+    """The same server's line once more, or any server's after an engine's lines.
+
+    Several API servers and data-parallel supervisors each print their own.
+    """
+    mine = (sighting.speaker.role, sighting.speaker.dp)
+    said = [(s.speaker.role, s.speaker.dp) for s in run.of(type(sighting.event))]
+    if mine in said:
+        return True
+    another = (mine[0] or "").startswith("ApiServer_") or mine[1] is not None
+    return run.has(EngineConfig, *_PROGRESS, *_FATAL) and not (another and said)
+
 
 def _engine_again(run: Run, sighting: Sighting[Any]) -> bool:
-    """Each data-parallel engine prints its configuration once: the same one again is a restart."""
-    same = [s for s in run.of(EngineConfig) if s.speaker.dp == sighting.speaker.dp]
-    return bool(same) or (run.has(*_PROGRESS, *_FATAL) and not run.has(EngineConfig))
+    """Each data-parallel engine prints its configuration once: the same one again is a restart.
+
+    Engines side by side that leave their rank out have other pids, and come before any worker.
+    """
+    started = run.has(*_PROGRESS, *_FATAL)
+    said = run.of(EngineConfig)
+    same = [s for s in said if s.speaker.dp == sighting.speaker.dp]
+    if same and all(_other_process(s, sighting) for s in same):
+        return started and not is_actor(sighting)
+    return bool(same) or (started and not said)
 
 
 def _worker_again(run: Run, sighting: Sighting[Any]) -> bool:
-    """Without a start line: the same rank under another pid, lines of a rank that was sized, lines
-    after a death."""
-    if run.has(NoKvMemory, ContextExceedsPool, EngineDied):
+    """Without a start line: the same rank under another pid, lines of a rank that was sized, or
+    lines after a death."""
+    refused = isinstance(sighting.event, FreeMemoryRefused)
+    if run.has(*_DEATHS) and not refused:
         return True
-    same = [
+    mine = rank_of(sighting)
+    others = [
         s
-        for s in run.of(type(sighting.event))
-        if rank_of(s, None) == rank_of(sighting, None) and s.speaker.role == sighting.speaker.role
+        for s in run.of(*WORKER_EVENTS)
+        if s.speaker.role == sighting.speaker.role
+        and rank_of(s) == mine
+        and _other_process(s, sighting)
     ]
-    if not same:
-        return False
-    others = [s for s in run.of(*WORKER_EVENTS) if _same_rank_other_pid(s, sighting)]
-    bare = sighting.speaker.role == "Worker" and not sighting.speaker.label
     if others:
-        # Workers without ranks may simply be several: only one that begins after the pool was sized
-        # is a restart.
-        return not bare or run.has(*_SIZED)
-    return run.has(*_SIZED) or (isinstance(sighting.event, WeightsLoaded) and run.has(KvBudget))
+        pids = {process_of(s) for s in others} | {process_of(sighting)}
+        bare = sighting.speaker.role == "Worker" and not sighting.speaker.label
+        # Replicas whose prefixes leave their data-parallel rank out, or workers without ranks: only
+        # one that begins after the pool was sized is a restart.
+        several = bare or len(pids) <= _engines(run)
+        return run.has(*_SIZED) if several and not refused else not several
+    same = [s for s in run.of(type(sighting.event)) if rank_of(s) == mine]
+    if refused or not [s for s in same if s.speaker.role == sighting.speaker.role]:
+        return False
+    begun = isinstance(sighting.event, WeightsLoaded) and run.has(KvBudget)
+    return begun or run.has(*_SIZED, Traceback, OutOfMemory)
 
 
-def _same_rank_other_pid(a: Sighting[Any], b: Sighting[Any]) -> bool:
-    pids = (a.speaker.pid, b.speaker.pid)
-    return (
-        a.speaker.role == b.speaker.role
-        and rank_of(a, None) == rank_of(b, None)
-        and None not in pids
-        and pids[0] != pids[1]
-    )
+def _engines(run: Run) -> int:
+    """How many engines of one deployment a run shows by their data-parallel ranks."""
+    said = [s for s in run if (s.speaker.role or "").startswith("EngineCore")]
+    return len({s.speaker.dp for s in said})
 
 
-def _other_process(before: Sequence[Sighting[Any]], sighting: Sighting[Any]) -> bool:
-    """Whether an engine of the same data-parallel rank but another pid printed this before."""
-    return any(
-        s.speaker.dp == sighting.speaker.dp
-        and None not in (s.speaker.pid, sighting.speaker.pid)
-        and s.speaker.pid != sighting.speaker.pid
-        for s in before
+def _other_process(a: Sighting[Any], b: Sighting[Any]) -> bool:
+    known_pids = None not in (a.speaker.pid, b.speaker.pid)
+    return known_pids and process_of(a) != process_of(b)
+
+
+def _other_engine(run: Run, sighting: Sighting[Any]) -> bool:
+    """Whether an engine of the same data-parallel rank but another pid sized its pool before."""
+    return not is_actor(sighting) and any(
+        s.speaker.dp == sighting.speaker.dp and _other_process(s, sighting) for s in run.of(KvSize)
     )
 
 
 def _reached(run: Run) -> Stage | None:
     seen = [stage for stage, event in _REACHED if run.has(event)]
-    return seen[-1] if seen else None
+    if not seen or seen[-1] is Stage.AFTER_POOLS:
+        return Stage.AFTER_GRAPHS if _captured(run) else seen[-1] if seen else None
+    return seen[-1]
+
+
+def _captured(run: Run) -> bool:
+    """Whether graphs were captured after the pool was sized."""
+    sized = False
+    for sighting in run:
+        if isinstance(sighting.event, _SIZED):
+            sized = True
+        elif isinstance(sighting.event, CaptureTook) and sized:
+            return True
+    return False
 
 
 def _status(run: Run, failure: Failure | None, eager: Known | None) -> Status:
     if failure is not None:
         return Status.FAILED
-    sized = run.last_of(*_SIZED)
-    took = run.last_of(CaptureTook)
-    order = {id(s): number for number, s in enumerate(run)}
-    captured = sized and took and order[id(took)] > order[id(sized)]
-    done = run.has(EngineReady, AcceptsRequests, UsageSummary, GraphPool) or captured
-    return Status.READY if done or (eager is not None and sized) else Status.INCOMPLETE
+    done = run.has(*_UP, UsageSummary, GraphPool) or _captured(run)
+    return Status.READY if done or (eager is not None and run.has(*_SIZED)) else Status.INCOMPLETE
 
 
 # --- deployment -------------------------------------------------------
 
 
 def _deployment(run: Run, settings: Settings, tensor: Value) -> Deployment:
-    data = settings.number(COUNT, "data_parallel_size") | settings.default(
-        1, COUNT, "data_parallel_size"
-    )
+    data = _data_parallel(run, settings)
     return Deployment(
         version=_version(run),
         model=settings.text("model", "model_tag"),
@@ -230,21 +285,60 @@ def _deployment(run: Run, settings: Settings, tensor: Value) -> Deployment:
         mem_fraction_static=Unknown(why="not a setting of vLLM", unit=RATIO),
         gpu_memory_utilization=_utilization(run, settings),
         context_length=_context_length(run, settings),
-        page_size=settings.number(TOKENS, "block_size"),
-        chunked_prefill_size=settings.number(TOKENS, "max_num_batched_tokens"),
+        page_size=_block_size(run, settings),
+        chunked_prefill_size=_chunked_prefill(run, settings),
         max_prefill_tokens=Unknown(why="not a setting of vLLM", unit=TOKENS),
         speculative=settings.nested("speculative_config", "method"),
         disaggregation=Unknown(why="the log does not say"),
         parallel=Parallel(
-            tensor=tensor | settings.default(1, COUNT, "tensor_parallel_size"),
+            tensor=tensor | _default_size(run, settings, "tensor_parallel_size"),
             pipeline=settings.number(COUNT, "pipeline_parallel_size")
-            | settings.default(1, COUNT, "pipeline_parallel_size"),
+            | _default_size(run, settings, "pipeline_parallel_size"),
             data=data,
             context=_context_parallel(run, settings),
             nodes=settings.number(COUNT, "nnodes"),
         ),
         workers=data,
     )
+
+
+def _default_size(run: Run, settings: Settings, key: str) -> Value:
+    """One, when the arguments leave the size out and no rank of the run contradicts it."""
+    if any(s.speaker.tp or s.speaker.pp or s.speaker.rank for s in run):
+        return Unknown(why=f"{key} is not printed", unit=COUNT)
+    return settings.default(1, COUNT, key)
+
+
+def _data_parallel(run: Run, settings: Settings) -> Value:
+    """As asked for: the configuration of dense models says 1 from 0.14.1 on, whatever was asked
+    (v1/engine/core.py:921). Engines that speak by their rank are counted as well."""
+    said = (
+        settings.asked(COUNT, "data_parallel_size")
+        | settings.number(COUNT, "data_parallel_size")
+        | settings.default(1, COUNT, "data_parallel_size")
+    )
+    ranked = [s for s in run if s.speaker.dp is not None]
+    shown = max((s.speaker.dp or 0 for s in ranked), default=-1) + 1
+    if isinstance(said, Known) and shown > said.number:
+        lines = tuple(s.line for s in ranked if s.speaker.dp == shown - 1)[:1]
+        return known(shown, COUNT, Origin.DERIVED, how="highest DP rank + 1", evidence=lines)
+    return said
+
+
+def _block_size(run: Run, settings: Settings) -> Value:
+    """As the back-end or the state layers set it, else as asked for."""
+    said: list[list[Sighting[Any]]] = [[*run.of(HybridSign)], [*run.of(BlockSize)]]
+    for sightings in said:
+        blocks = {s.event.block: s for s in sightings if s.event.block is not None}
+        if len(blocks) == 1:
+            return next(iter(blocks.values())).value("block")
+    return settings.number(TOKENS, "block_size")
+
+
+def _chunked_prefill(run: Run, settings: Settings) -> Value:
+    value = settings.number(TOKENS, "max_num_batched_tokens")
+    sighting = run.last_of(ChunkedPrefill)
+    return value if sighting is None else sighting.value("batched") | value
 
 
 def _version(run: Run) -> Value:
@@ -264,21 +358,21 @@ def _utilization(run: Run, settings: Settings) -> Value:
 
 
 def _context_length(run: Run, settings: Settings) -> Value:
-    """The effective longest length: auto-fit's choice, the configuration, or what the capacity line
-    is about."""
-    fitted = run.last_of(FittedLength)
-    value: Value = Unknown(why="no auto-fit line", unit=TOKENS)
-    if fitted is not None:
-        value = fitted.value("length")
-    value = value | settings.number(TOKENS, "max_seq_len", "max_model_len")
+    """The effective longest length: auto-fit's choice, what the capacity line is about, the
+    configuration, the arguments."""
+    value: Value = Unknown(why="no line tells the longest length", unit=TOKENS)
     for event, field in (
+        (FittedLength, "length"),
         (KvSize, "request_tokens"),
         (MaxConcurrency, "request_tokens"),
         (ContextExceedsPool, "length"),
     ):
         sighting = run.last_of(event)
-        if sighting is not None:
+        if sighting is not None and getattr(sighting.event, field) is not None:
             value = value | sighting.value(field)
+    asked = settings.number(TOKENS, "max_seq_len", "max_model_len")
+    if isinstance(asked, Known) and asked.number > 0:
+        value = value | asked
     lengths = {s.event.length for s in run.of(ModelLength)}
     if len(lengths) == 1:
         value = value | run.of(ModelLength)[0].value("length")
@@ -311,7 +405,7 @@ class _KvReading:
         self._readings = readings
         self._settings = settings
         self._sizes = list(_sizes(run))
-        self._block = self._plain_block()
+        self._blocks = self._plain_blocks()
 
     # A worker here is one engine with its own pool: a data-parallel rank.
     def workers(self, deployment: Deployment) -> tuple[WorkerFacts, ...]:
@@ -322,6 +416,7 @@ class _KvReading:
 
     def _worker(self, dp: int) -> WorkerFacts:
         sizes = [size for size in self._sizes if size.dp == dp]
+        tokens = [size.tokens for size in sizes if isinstance(size.tokens, Known)]
         budgets = [
             reading.kv_budget
             for reading in self._readings
@@ -335,9 +430,7 @@ class _KvReading:
         return WorkerFacts(
             dp=dp,
             # Up to 0.11.0 each worker's own count is printed before the engine takes the minimum.
-            tokens=least([size.tokens for size in sizes])
-            if sizes
-            else Unknown(why="no 'KV cache size' line", unit=TOKENS),
+            tokens=least(tokens) if tokens else Unknown(why="no 'KV cache size' line", unit=TOKENS),
             request_limit=limit,
             size=budget,
             budget=budget,
@@ -349,6 +442,8 @@ class _KvReading:
         return KvFacts(
             token_use=use,
             token_use_why=why,
+            block_at_most=self._block_at_most(),
+            unusable=self._null_block(),
             bytes_per_token=self._bytes_per_token(),
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
             sizing_mode=Unknown(why="not a setting of vLLM"),
@@ -359,26 +454,32 @@ class _KvReading:
         """What the printed tokens mean for other lengths; see KvSize."""
         longest = (
             "these tokens are concurrency · max_model_len: they hold at that length, shorter "
-            "requests cost more "
-            "than their share wherever a model keeps more than full-length KV"
+            "requests cost more than their share wherever a model keeps more than full-length KV"
         )
         derived = self._derived_tokens()
         if derived:
             return TokenUse.LONGEST_ONLY, longest
-        if self._block is not None:
+        if self._blocks:
             if derived is False:
                 return TokenUse.ANY_LENGTH, ""
             return TokenUse.LONGEST_ONLY, f"the release is not known; {longest}"
-        if self._run.has(HybridSign) or any(size.reported is not None for size in self._sizes):
-            return TokenUse.UNCLEAR, "a hybrid model's printed tokens are divided by its groups"
+        if self._run.has(ContextParallel):
+            return TokenUse.UNCLEAR, "the tokens are of all context-parallel ranks together"
+        if any(size.reported is not None for size in self._sizes):
+            return TokenUse.UNCLEAR, "tokens and concurrency do not agree on one kind of KV cache"
         return TokenUse.UNCLEAR, "no concurrency line tells whether all layers keep full-length KV"
 
     def _derived_tokens(self) -> bool | None:
-        """Whether tokens are derived from the concurrency (0.21.0 and later); None when the release
-        is not known."""
+        """Whether tokens are derived from the concurrency, as from 0.21.0 on; None when the release
+        is not known: builds from source call themselves 0.1.dev, builds towards 0.21 0.20.x."""
+        if any(isinstance(s.event, KvSize) and s.event.concurrency for s in self._run.of(KvSize)):
+            return True  # one line: 0.28.0 and later
         version = _version(self._run)
         if isinstance(version, Known):
-            return release_key(str(version.amount))[:2] >= _TOKENS_DERIVED_SINCE
+            release = release_key(str(version.amount))[:2]
+            built = re.search(r"dev|rc", str(version.amount)) is not None
+            if release > (0, 1) and not (built and release == (0, 20)):
+                return release >= _TOKENS_DERIVED_SINCE
         span = self._run.version_range
         if span is None:
             return None
@@ -386,40 +487,63 @@ class _KvReading:
             return True
         return False if release_key(span[1])[:2] < _TOKENS_DERIVED_SINCE else None
 
-    def _plain_block(self) -> int | None:
-        """The least block size for which tokens are blocks · size and the concurrency follows from
-        them.
+    def _plain_blocks(self) -> list[int]:
+        """The block sizes for which tokens are blocks · size and the concurrency follows from them.
 
         concurrency = blocks / ceil(longest / size) holds for models with one kind of KV cache alone
-        (v1/core/kv_cache_utils.py of 0.9.2:740 … 0.20.0:872); two decimals are printed.
+        (v1/core/kv_cache_utils.py of 0.9.2:740 … 0.20.0:872); two decimals are printed. Where the
+        tokens are whole longest requests, state-space models with one block a request fit, too.
         """
-        if self._run.has(HybridSign, ContextParallel) or not self._sizes:
-            return None
-        fitting = set(_BLOCK_SIZES)
-        for size in self._sizes:
+        if self._run.has(HybridSign, ContextParallel):
+            return []
+        sizes = [s for s in self._sizes if isinstance(s.tokens, Known) and s.reported is not None]
+        fitting = set(_BLOCK_SIZES) if sizes else set()
+        for size in sizes:
             fitting &= set(_blocks_that_fit(size))
-        return min(fitting, default=None)
+        return sorted(fitting)
+
+    def _block_at_most(self) -> int | None:
+        """The largest block that this cache may have; None when nothing limits it."""
+        said = _block_size(self._run, self._settings)
+        if isinstance(said, Known):
+            return int(said.number)
+        started = self._run.has(EngineConfig) and not self._run.has(HybridSign)
+        return _BLOCK_SIZES[-1] if started else None
+
+    def _null_block(self) -> Value | None:
+        """One block is never given to a request (v1/core/block_pool.py of 0.10.2:315)."""
+        said = _block_size(self._run, self._settings)
+        if isinstance(said, Known):
+            return said
+        largest = self._blocks[-1] if self._blocks else _BLOCK_SIZES[-1]
+        half = Decimal(1 + largest) / 2
+        return Known(
+            amount=half,
+            unit=TOKENS,
+            error=half - 1,
+            origin=Origin.ASSUMED,
+            how="one block of an unprinted size",
+        )
 
     def _bytes_per_token(self) -> Value:
         """budget / tokens, too high by less than one block: floor(budget / block bytes) blocks are
         made."""
         unit = BYTES_PER_TOKEN
         if self._derived_tokens() is not False:
-            why = (
-                "the printed tokens are derived from the concurrency (or the release is not known)"
-            )
+            why = "the printed tokens are derived from the concurrency (or the release is unknown)"
             return Unknown(why=why, unit=unit)
-        if self._block is None:
+        if not self._blocks:
             return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
-        if self._run.has(BlocksOverridden, KvReserved):
+        if self._run.has(KvReserved) or _overridden(self._run) is not None:
             return Unknown(why="the pool is not made of the whole printed budget", unit=unit)
         budgets = [r.kv_budget for r in self._readings if isinstance(r.kv_budget, Known)]
-        tokens = least([size.tokens for size in self._sizes]).named("tokens")
-        if not budgets or not isinstance(tokens, Known):
+        said = [size.tokens for size in self._sizes if isinstance(size.tokens, Known)]
+        if not budgets or not said:
             return Unknown(why="no KV budget or no tokens are printed", unit=unit)
+        tokens = least(said).named("tokens")
         per_token = least(budgets).named("kv_budget").to(BYTES) / tokens
-        if isinstance(per_token, Known) and tokens.number > 0:
-            slack = per_token.number * self._block / tokens.number
+        if isinstance(per_token, Known) and isinstance(tokens, Known):
+            slack = per_token.number * self._blocks[-1] / tokens.number
             per_token = attrs.evolve(per_token, error=per_token.error + slack)
         return per_token
 
@@ -427,8 +551,9 @@ class _KvReading:
 def _sizes(run: Run) -> Iterator[_Size]:
     """Each size line with its concurrency, which up to 0.27 follows on a line of its own."""
     pending: dict[int, Sighting[Any]] = {}
+    numbers = _engine_numbers(run)
     for sighting in run.of(KvSize, MaxConcurrency):
-        dp = sighting.speaker.dp or 0
+        dp = numbers[_engine_of(sighting)]
         event = sighting.event
         if isinstance(event, KvSize):
             if dp in pending:
@@ -441,6 +566,20 @@ def _sizes(run: Run) -> Iterator[_Size]:
             yield _size(dp, pending.pop(dp, None), sighting)
     for dp, sighting in pending.items():
         yield _size(dp, sighting, None)
+
+
+def _engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
+    speaker = sighting.speaker
+    return ("actor", *process_of(sighting)) if is_actor(sighting) else ("dp", speaker.dp or 0)
+
+
+def _engine_numbers(run: Run) -> dict[tuple[object, ...], int]:
+    """Data-parallel ranks of engines; actors print none and are numbered as they come."""
+    engines = list(dict.fromkeys(_engine_of(s) for s in run.of(KvSize, MaxConcurrency)))
+    numbers = {e: int(str(e[1])) for e in engines if e[0] == "dp"}
+    free = (n for n in range(len(engines) + max(numbers.values(), default=0) + 1))
+    unused = (n for n in free if n not in numbers.values())
+    return numbers | {e: next(unused) for e in engines if e[0] == "actor"}
 
 
 def _size(dp: int, size: Sighting[Any] | None, concurrency: Sighting[Any] | None) -> _Size:
@@ -463,6 +602,8 @@ def _blocks_that_fit(size: _Size) -> list[int]:
     if not isinstance(printed, Known) or size.reported.request_tokens <= 0:
         return []
     tokens = int(size.tokens.number)
+    if not tokens or tokens % size.reported.request_tokens == 0:
+        return []
     found = []
     for block in _BLOCK_SIZES:
         whole = -(-size.reported.request_tokens // block) * block
@@ -482,39 +623,41 @@ _KINDS: tuple[tuple[type[object], FailureKind], ...] = (
 )
 
 
-def _failure(run: Run, readings: Sequence[WorkerReading]) -> Failure | None:
+def _failure(run: Run) -> Failure | None:
     """The first message of the most telling kind: causes are repeated by every process that dies of
     them."""
     for event, kind in _KINDS:
         found = run.of(event)
         if found:
             return _failed(run, found[0], kind)
-    sighting = crash(run, _PROGRESS, (EngineReady, AcceptsRequests))
+    sighting = crash(run, (EngineConfig, *_PROGRESS), _UP)
     return _failed(run, sighting, FailureKind.UNKNOWN) if sighting is not None else None
 
 
 def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind) -> Failure:
-    order = {id(s): number for number, s in enumerate(run)}
-    up = [
-        s
-        for s in run.of(EngineReady, AcceptsRequests, CaptureTook)
-        if order[id(s)] < order[id(sighting)]
-    ]
-    served = any(isinstance(s.event, EngineReady | AcceptsRequests) for s in up) or (
-        up and run.has(*_SIZED)
-    )
+    served = False
+    for earlier in run:
+        if earlier is sighting:
+            break
+        served = served or isinstance(earlier.event, _UP)
     stage = Stage.SERVING if served else _reached(run) or Stage.STARTUP
     return Failure(
         kind=kind,
         stage=stage,
-        rank=rank_of(sighting, None).text if sighting.speaker.label else None,
+        rank=rank_of(sighting).text if sighting.speaker.label else None,
         message=sighting.text,
         evidence=(sighting.line,),
     )
 
 
+def _overridden(run: Run) -> Sighting[BlocksOverridden] | None:
+    """The override of the block count; graph profiling prints one of 0 blocks for itself."""
+    real = [s for s in run.of(BlocksOverridden) if s.event.profiled > 0]
+    return real[-1] if real else None
+
+
 def _findings(run: Run) -> Iterator[Finding]:
-    override = run.last_of(BlocksOverridden)
+    override = _overridden(run)
     if override is not None:
         profiled, used = (getattr(override.event, f) for f in ("profiled", "used"))
         yield Finding(

@@ -19,8 +19,8 @@ class ContextExceedsPool:
     fit."""
 
     length: Tokens
-    needed: Gib
-    available: Gib
+    needed: Gib | None = None
+    available: Gib | None = None
     fits: Tokens | None = None
 
 
@@ -57,12 +57,11 @@ CONTEXT_EXCEEDS_POOL = Matcher(
     name="vllm.context_exceeds_pool",
     anchor="To serve at least one request with the model",
     pattern=(
-        rf"To serve at least one request with the model\S{{0,3}} max seq len "
-        rf"\((?P<length>{COUNT})\), "
-        rf"\(?(?P<needed>{NUMBER}) Gi?B KV cache is needed, which is larger than the available KV "
-        rf"cache memory "
-        rf"\((?P<available>{NUMBER}) Gi?B\)"
-        rf"(?:[^\n]{{0,60}}?the estimated maximum model length is (?P<fits>{COUNT}))?"
+        r"To serve at least one request with the model\S{0,3} max seq len "
+        rf"\((?P<length>{COUNT})\)"
+        rf"(?:, \(?(?P<needed>{NUMBER}) Gi?B KV cache is needed, which is larger than "
+        rf"the available KV cache memory \((?P<available>{NUMBER}) Gi?B\)"
+        rf"(?:[^\n]{{0,60}}?the estimated maximum model length is (?P<fits>{COUNT}))?)?"
     ),
     event=ContextExceedsPool,
     means="A request of max_model_len needs more KV memory than there is; the engine says what "
@@ -128,6 +127,8 @@ _DEATHS = (
     ("engine_exception", "EngineCore hit an exception", "0.8.0 … 0.8.5"),
     ("engine_fatal", "EngineCore encountered a fatal error", "0.8.3 … 0.33.0"),
     ("engine_not_initialized", "Engine core initialization failed", "0.8.3 … 0.33.0"),
+    ("worker_failed_to_start", "WorkerProc failed to start", ""),
+    ("worker_exception", "WorkerProc hit an exception", ""),
     ("sleep_allocator_failed", "Error: out of memory at ", ""),
 )
 

@@ -1,4 +1,4 @@
-"""That an engine is initialised."""
+"""That an engine is initialised, and that it has served."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from capacity_core.api import Matcher, Sample
 @attrs.frozen(kw_only=True)
 class EngineReady:
     """An engine has profiled, made its KV cache and warmed up."""
+
+
+@attrs.frozen(kw_only=True)
+class SleepMode:
+    """A running engine gave its memory back for a while."""
 
 
 ENGINE_READY = Matcher(
@@ -26,4 +31,14 @@ ENGINE_READY = Matcher(
     ),
 )
 
-MATCHERS = (ENGINE_READY,)
+SLEEP_MODE = Matcher(
+    name="vllm.sleep_mode",
+    anchor="Sleep mode freed ",
+    pattern=r"Sleep mode freed ",
+    event=SleepMode,
+    means="A running engine was put to sleep.",
+    seen_in="0.7.3 … 0.33.0",
+    samples=(Sample("Sleep mode freed 53.45 GiB memory, 20.25 GiB memory is", SleepMode()),),
+)
+
+MATCHERS = (ENGINE_READY, SLEEP_MODE)

@@ -75,6 +75,15 @@ class FittedLength:
 class HybridSign:
     """A line that only models with more than one kind of KV cache print."""
 
+    block: Tokens | None = None
+
+
+@attrs.frozen(kw_only=True)
+class BlockSize:
+    """The size of a KV block as the attention back-end sets it, whatever the arguments say."""
+
+    block: Tokens
+
 
 @attrs.frozen(kw_only=True)
 class BlockCount:
@@ -119,9 +128,9 @@ KV_SIZE_ONE_LINE = Matcher(
     name="vllm.kv_size_one_line",
     anchor=" KV cache size: ",
     pattern=(
-        rf"\w+(?: \+ host)? KV cache size: (?P<tokens>{COUNT}) tokens, "
-        rf"Maximum concurrency for (?P<request_tokens>{COUNT}) tokens per request: "
-        rf"(?P<concurrency>{NUMBER})x"
+        rf"\w+(?: \+ host)? KV cache size: (?P<tokens>{COUNT}) tokens,"
+        rf"(?: Maximum concurrency for (?P<request_tokens>{COUNT}) tokens per request: "
+        rf"(?P<concurrency>{NUMBER})x)?"
     ),
     event=KvSize,
     means="Tokens of the KV cache and the engine's own concurrency, on one line; the device word "
@@ -210,7 +219,7 @@ FITTED_LENGTH = Matcher(
     anchor="Auto-fit max_model_len: ",
     pattern=(
         r"Auto-fit max_model_len: (?:reduced from \d+ to |full model context length "
-        r")(?P<length>\d+)"
+        r"|attention-free model, using derived max_model_len=)(?P<length>\d+)"
     ),
     event=FittedLength,
     means="The context length that auto-fit chose.",
@@ -230,14 +239,14 @@ FITTED_LENGTH = Matcher(
 HYBRID_BLOCK = Matcher(
     name="vllm.hybrid_block",
     anchor="Setting attention block size to ",
-    pattern=r"Setting attention block size to \d+ tokens",
+    pattern=rf"Setting attention block size to (?P<block>{COUNT}) tokens",
     event=HybridSign,
     means="The model mixes attention with state-space layers.",
     seen_in="0.10.2 … 0.33.0",
     samples=(
         Sample(
             "Setting attention block size to 544 tokens to ensure that attention page size",
-            HybridSign(),
+            HybridSign(block=544),
         ),
     ),
 )
@@ -253,6 +262,52 @@ HYBRID_PADDING = Matcher(
         Sample(
             "Add 2 padding layers, may waste at most 9.09% KV cache memory",
             HybridSign(),
+        ),
+    ),
+)
+
+BLOCK_SIZE_SET = Matcher(
+    name="vllm.block_size_set",
+    anchor="Setting kv cache block size to ",
+    pattern=rf"Setting kv cache block size to (?P<block>{COUNT}) for ",
+    event=BlockSize,
+    means="The block size that the attention back-end wants.",
+    seen_in="0.18.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Setting kv cache block size to 64 for FLASHMLA backend(s).",
+            BlockSize(block=64),
+        ),
+    ),
+)
+
+BLOCK_SIZE_FORCED = Matcher(
+    name="vllm.block_size_forced",
+    anchor="Forcing kv cache block size to ",
+    pattern=rf"Forcing kv cache block size to (?P<block>{COUNT}) for ",
+    event=BlockSize,
+    means="The same in older words.",
+    seen_in="0.8.0 … 0.17.1",
+    samples=(
+        Sample("Forcing kv cache block size to 64 for FlashMLA backend.", BlockSize(block=64)),
+    ),
+)
+
+STARTUP_PLAN = Matcher(
+    name="vllm.startup_plan",
+    anchor="Applying persisted startup plan",
+    pattern=(
+        r"Applying persisted startup plan \([^)\n]{0,120}\): kv_cache_memory_bytes=\d+ "
+        rf"\((?P<size>{NUMBER}) GiB\)"
+    ),
+    event=ExplicitKv,
+    means="KV memory replayed from an earlier start; nothing was profiled.",
+    seen_in="0.26.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Applying persisted startup plan (fingerprint ab12): kv_cache_memory_bytes=10737418240 "
+            "(10.00 GiB), recorded free-memory baseline 78.00 GiB, current 78.50 GiB.",
+            ExplicitKv(size=Gib("10.00")),
         ),
     ),
 )
@@ -301,6 +356,9 @@ MATCHERS = (
     FITTED_LENGTH,
     HYBRID_BLOCK,
     HYBRID_PADDING,
+    BLOCK_SIZE_SET,
+    BLOCK_SIZE_FORCED,
+    STARTUP_PLAN,
     BLOCK_COUNT,
     KV_RESERVED,
 )

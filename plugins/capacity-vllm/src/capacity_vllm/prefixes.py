@@ -20,13 +20,14 @@ PREFIXES = (
         pattern=(
             r"[(\[](?P<role>(?:Ray|Vllm)?Worker(?:Wrapper|Process|Proc)?)"
             r"(?:[ _-](?:PCP\d+|DCP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)|TP(?P<tp>\d+)|EP\d+"
-            r"|rank=(?P<rank>\d+)|\d+))*" + _PID + r"[)\]]"
+            r"|(?:rank=)?(?P<rank>\d+)))*" + _PID + r"[)\]]"
         ),
         samples=(
             "(Worker_DP1_PP0_TP3_EP7 pid=448) INFO",
             "(Worker pid=448) INFO",
             "(VllmWorker rank=7 pid=775165) INFO",
             "(VllmWorker PP0_TP1 pid=5) INFO",
+            "(VllmWorker-3 pid=5) INFO",
             "(VllmWorkerProcess pid=64) INFO",
             "(RayWorkerWrapper pid=5, ip=10.0.0.2) INFO",
             "[Worker_TP1] [model_runner.py:411]",
@@ -36,7 +37,7 @@ PREFIXES = (
         name="vllm.engine",
         framework="vllm",
         pattern=(
-            r"[(\[](?P<role>(?:DPMoE)?EngineCore(?:Actor)?)(?:_(?:DP)?(?P<dp>\d+))?"
+            r"[(\[](?P<role>(?:DP(?:MoE)?)?EngineCore(?:Actor)?)(?:_(?:DP)?(?P<dp>\d+))?"
             + _PID
             + r"[)\]]"
         ),
@@ -44,6 +45,7 @@ PREFIXES = (
             "(EngineCore_DP1 pid=420) INFO",
             "(EngineCore_0 pid=19) INFO",
             "(EngineCore pid=7) INFO",
+            "(DPEngineCoreActor pid=5439, ip=10.0.0.2) INFO",
             "[EngineCore] [kv_cache_utils.py:2208]",
         ),
     ),

@@ -20,7 +20,7 @@ from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, agree, known
 from capacity_vllm.failures import FreeMemoryRefused
 from capacity_vllm.graphs import CaptureTook, EstimateApplied, GraphEstimate, GraphPool
-from capacity_vllm.pools import ExplicitKv, KvBudget
+from capacity_vllm.pools import ExplicitKv, KvBudget, KvSize, MaxConcurrency
 from capacity_vllm.usage import InitialFree, ProfileResult, UsageSummary
 from capacity_vllm.weights import WeightsLoaded
 
@@ -38,75 +38,123 @@ WORKER_EVENTS = (
 )
 """What a worker prints of its own device."""
 
+SIZING = (KvBudget, ExplicitKv, KvSize, MaxConcurrency)
+"""The lines of sizing the pool: a capture before them was a measurement."""
+
 # Workers whose prefix has no rank: the executor of the former engine, and Ray's.
 _PID_ONLY = ("VllmWorkerProcess", "RayWorkerWrapper", "RayWorkerProc")
 
 
-def rank_of(
-    sighting: Sighting[Any], tensor: int | None, bare_pids: frozenset[int] = frozenset()
-) -> RankId:
-    """The rank that a worker's line speaks for.
+def rank_of(sighting: Sighting[Any], tensor: int | None = None) -> RankId:
+    """The rank that a worker's line speaks for, as far as its prefix says it.
 
     A rank number alone is global: pp · tp_size + tp. Without any coordinate the line is of the only
-    worker, which runs inside the engine process; several bare workers are told apart by their pids.
+    worker, which runs inside the engine process.
     """
     speaker = sighting.speaker
     if speaker.rank is not None:
-        if tensor:
-            return RankId(dp=0, pp=speaker.rank // tensor, tp=speaker.rank % tensor)
-        return RankId(dp=0, pp=0, tp=speaker.rank)
+        size = tensor or speaker.rank + 1
+        return RankId(dp=0, pp=speaker.rank // size, tp=speaker.rank % size)
     named = (speaker.dp, speaker.pp, speaker.tp) != (None, None, None)
-    apart = speaker.role in _PID_ONLY or (speaker.role == "Worker" and speaker.pid in bare_pids)
-    if not named and apart and speaker.pid is not None:
-        return RankId(dp=None, pp=None, tp=None, pid=speaker.pid)
+    if not named and (speaker.role in _PID_ONLY or is_actor(sighting)):
+        return RankId(dp=None, pp=None, tp=None, pid=speaker.pid, node=speaker.node)
     return RankId(dp=speaker.dp or 0, pp=speaker.pp or 0, tp=speaker.tp or 0)
 
 
+def is_actor(sighting: Sighting[Any]) -> bool:
+    """Whether a Ray actor speaks, which is told apart by its pid and node alone."""
+    return (sighting.speaker.role or "").endswith("Actor") and sighting.speaker.dp is None
+
+
+def process_of(sighting: Sighting[Any]) -> tuple[int | None, str | None]:
+    return sighting.speaker.pid, sighting.speaker.node
+
+
 def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
-    """Every worker that printed anything of its device, in the order of ranks."""
-    sightings = run.of(*WORKER_EVENTS)
-    bare = {
-        s.speaker.pid
-        for s in sightings
-        if s.speaker.role == "Worker" and not s.speaker.label and s.speaker.pid is not None
-    }
-    pids = frozenset(bare) if len(bare) > 1 else frozenset()
+    """Every worker that printed anything of its device, in the order of ranks.
+
+    Several processes with the same coordinates (replicas whose prefixes leave the data-parallel
+    rank out, servers side by side) are told apart by their pids. A line without a prefix is
+    nobody's where the other workers have ranks.
+    """
+    sightings: list[Sighting[Any]] = run.of(*WORKER_EVENTS)
+    if any(s.speaker.label for s in sightings):
+        sightings = [s for s in sightings if s.speaker.role is not None]
+    alone = tensor == 1 or len({rank_of(s, tensor) for s in sightings}) == 1
+    # The allocator's message names a rank only by its prefix: without one it may be any rank's.
+    sightings += [
+        s for s in run.of(OutOfMemory) if s.speaker.label or (alone and tensor in (None, 1))
+    ]
+    processes: dict[RankId, set[tuple[int | None, str | None]]] = {}
+    for sighting in sightings:
+        if sighting.speaker.pid is not None:
+            processes.setdefault(rank_of(sighting, tensor), set()).add(process_of(sighting))
     by_rank: dict[RankId, list[Sighting[Any]]] = {}
     labels: dict[RankId, str] = {}
-    alone = tensor == 1 or len({rank_of(s, tensor, pids) for s in sightings}) == 1
-    # The allocator's message names a rank only by its prefix: without one it may be any rank's.
-    deaths = [s for s in run.of(OutOfMemory) if s.speaker.label or (alone and tensor in (None, 1))]
-    for sighting in [*sightings, *deaths]:
-        rank = rank_of(sighting, tensor, pids)
+    for sighting in sightings:
+        rank = rank_of(sighting, tensor)
+        label = sighting.speaker.label or rank.text.rpartition("/")[2]
+        if len(processes.get(rank, ())) > 1 and sighting.speaker.pid is not None:
+            pid, node = process_of(sighting)
+            label = f"{label} pid {pid}"
+            rank = RankId(dp=None, pp=None, tp=None, pid=pid, node=node)
         by_rank.setdefault(rank, []).append(sighting)
-        labels.setdefault(rank, sighting.speaker.label or rank.text.rpartition("/")[2])
+        labels.setdefault(rank, label)
+    captures = _final_captures(run)
     return [
-        WorkerReading(rank, labels[rank], by_rank[rank])
+        WorkerReading(rank, labels[rank], by_rank[rank], captures)
         for rank in sorted(by_rank, key=lambda r: r.order)
     ]
+
+
+def _final_captures(run: Run) -> frozenset[int]:
+    """The ids of captures that stay: profiling captures the graphs once before the pool is sized,
+    in the same words (v1/worker/gpu/model_runner.py of 0.33.0:1069)."""
+    final = set()
+    sized = not run.has(GraphEstimate, *SIZING)
+    for sighting in run:
+        if isinstance(sighting.event, SIZING):
+            sized = True
+        elif isinstance(sighting.event, CaptureTook) and sized:
+            final.add(id(sighting))
+    return frozenset(final)
 
 
 class WorkerReading:
     """What one worker printed."""
 
-    def __init__(self, rank: RankId, label: str, sightings: Iterable[Sighting[Any]]) -> None:
+    def __init__(
+        self,
+        rank: RankId,
+        label: str,
+        sightings: Iterable[Sighting[Any]],
+        final_captures: frozenset[int],
+    ) -> None:
         self.rank = rank
         self.label = label
         self._lines: dict[type, list[Sighting[Any]]] = {}
-        self._order: dict[int, int] = {}
-        for number, sighting in enumerate(sightings):
-            self._lines.setdefault(type(sighting.event), []).append(sighting)
-            self._order[id(sighting)] = number
+        for sighting in sightings:
+            event = sighting.event
+            if isinstance(event, CaptureTook) and id(sighting) not in final_captures:
+                continue
+            self._lines.setdefault(type(event), []).append(sighting)
 
     def last(self, event: type) -> Sighting[Any] | None:
         lines = self._lines.get(event)
         return lines[-1] if lines else None
 
     def _value(self, event: type, field: str, name: str) -> Value:
-        sighting = self.last(event)
-        if sighting is None:
-            return Unknown(why=f"{self.label} prints no {event.__name__} line", unit=GIB, name=name)
-        return sighting.value(field, name)
+        """The field as printed; unknown when one worker printed it with different figures."""
+        lines = self._lines.get(event, [])
+        said = {getattr(s.event, field): s for s in lines if getattr(s.event, field) is not None}
+        if len(said) > 1:
+            ids = tuple(s.line for s in said.values())
+            why = f"{self.label} prints different figures of {field}: {', '.join(ids)}"
+            return Unknown(why=why, unit=GIB, name=name, evidence=ids)
+        if not said:
+            why = f"{self.label} prints no {event.__name__} line"
+            return Unknown(why=why, unit=GIB, name=name)
+        return next(iter(said.values())).value(field, name)
 
     # --- terms of the account -----------------------------------------
 
@@ -178,10 +226,9 @@ class WorkerReading:
         said = self._value(GraphPool, "actual", name) | self._value(UsageSummary, "graphs", name)
         if isinstance(said, Known):
             return said
-        took = self.last(CaptureTook)
-        budget = self.last(KvBudget)
-        if took is not None and (budget is None or self._order[id(took)] > self._order[id(budget)]):
-            return took.value("used", name)
+        took = self._value(CaptureTook, "used", name)
+        if isinstance(took, Known) or self.last(CaptureTook) is not None:
+            return took
         if eager is not None:
             return known(
                 0, GIB, Origin.CONFIGURED, how="enforce_eager", name=name, evidence=eager.evidence

@@ -22,7 +22,7 @@ class UsageSummary:
     total: Gib
     utilization: ExactRatio
     requested: Gib
-    activation: Gib
+    activation: Gib | None = None
     weights: Gib | None = None
     non_torch: Gib | None = None
     consumed: Gib | None = None
@@ -195,6 +195,26 @@ USAGE_SUMMARY_PLATFORM = Matcher(
     ),
 )
 
+USAGE_SUMMARY_CUT = Matcher(
+    name="vllm.usage_summary_cut",
+    anchor=_ANCHOR,
+    pattern=_HEAD.rstrip() + r"(?! ?Actual usage)",
+    event=UsageSummary,
+    means="The beginning of the account, of which the rest was cut or wrapped away.",
+    samples=(
+        Sample(
+            "Free memory on device (60.86/61.27 GiB) on startup. Desired GPU memory utilization is "
+            "(0.9, 55.14 GiB). ",
+            UsageSummary(
+                free=Gib("60.86"),
+                total=Gib("61.27"),
+                utilization=Exact("0.9"),
+                requested=Gib("55.14"),
+            ),
+        ),
+    ),
+)
+
 PROFILE_RESULT = Matcher(
     name="vllm.profile_result",
     anchor="Total non KV cache memory:",
@@ -246,6 +266,7 @@ MATCHERS = (
     USAGE_SUMMARY,
     USAGE_SUMMARY_CONSUMED,
     USAGE_SUMMARY_PLATFORM,
+    USAGE_SUMMARY_CUT,
     PROFILE_RESULT,
     INITIAL_FREE,
 )
