@@ -77,16 +77,17 @@ class Matcher:
         return {group: _converter(hints[group]) for group in self.regex.groupindex}
 
     def build(self, match: re.Match[str]) -> object | None:
-        """The event that a match means. Raises ValueError or ArithmeticError when a group is no
-        such quantity."""
+        """The event that a match means; None when a group is no such quantity (`0..9`)."""
         groups = match.groupdict()
-        return self.event(
-            **{
-                name: convert(groups[name])
-                for name, convert in self._converters.items()
-                if groups[name] is not None
-            }
-        )
+        fields = {}
+        for name, convert in self._converters.items():
+            if groups[name] is not None:
+                try:
+                    fields[name] = convert(groups[name])
+                except (ValueError, ArithmeticError):
+                    return None
+        event: object = self.event(**fields)
+        return event
 
     def find(self, message: str) -> list[tuple[int, int, object]]:
         """Every event in a message, with the span (start, end) that it was read from."""

@@ -177,14 +177,17 @@ _DEATHS = (NoKvMemory, ContextExceedsPool, EngineDied)
 def _server_again(run: Run, sighting: Sighting[Any]) -> bool:
     """The same server's line once more, or any server's after an engine's lines.
 
-    Several API servers and data-parallel supervisors each print their own.
+    Several API servers (ApiServer_1, …) repeat the first one's lines; data-parallel supervisors
+    each have their own.
     """
+    if (sighting.speaker.role or "").startswith("ApiServer_"):
+        return False
     mine = (sighting.speaker.role, sighting.speaker.dp)
     said = [(s.speaker.role, s.speaker.dp) for s in run.of(type(sighting.event))]
     if mine in said:
         return True
-    another = (mine[0] or "").startswith("ApiServer_") or mine[1] is not None
-    return run.has(EngineConfig, *_PROGRESS, *_FATAL) and not (another and said)
+    another = mine[1] is not None and said
+    return run.has(EngineConfig, *_PROGRESS, *_FATAL) and not another
 
 
 def _engine_again(run: Run, sighting: Sighting[Any]) -> bool:
@@ -207,6 +210,10 @@ def _worker_again(run: Run, sighting: Sighting[Any]) -> bool:
     if run.has(*_DEATHS) and not refused:
         return True
     mine = rank_of(sighting)
+    if refused:
+        # It is printed several times by processes that die of it, and before any weights.
+        later = run.of(WeightsLoaded, KvBudget)
+        return run.has(NoKvMemory, *_SIZED) or any(rank_of(s) == mine for s in later)
     others = [
         s
         for s in run.of(*WORKER_EVENTS)
@@ -220,18 +227,20 @@ def _worker_again(run: Run, sighting: Sighting[Any]) -> bool:
         # Replicas whose prefixes leave their data-parallel rank out, or workers without ranks: only
         # one that begins after the pool was sized is a restart.
         several = bare or len(pids) <= _engines(run)
-        return run.has(*_SIZED) if several and not refused else not several
+        return run.has(*_SIZED) if several else True
     same = [s for s in run.of(type(sighting.event)) if rank_of(s) == mine]
-    if refused or not [s for s in same if s.speaker.role == sighting.speaker.role]:
+    if not [s for s in same if s.speaker.role == sighting.speaker.role]:
         return False
     begun = isinstance(sighting.event, WeightsLoaded) and run.has(KvBudget)
     return begun or run.has(*_SIZED, Traceback, OutOfMemory)
 
 
 def _engines(run: Run) -> int:
-    """How many engines of one deployment a run shows by their data-parallel ranks."""
+    """How many engines of one deployment there are, by the arguments and by their prefixes."""
+    asked = Settings(run.of(NonDefaultArgs)).asked(COUNT, "data_parallel_size")
     said = [s for s in run if (s.speaker.role or "").startswith("EngineCore")]
-    return len({s.speaker.dp for s in said})
+    shown = len({s.speaker.dp for s in said})
+    return max(shown, int(asked.number)) if isinstance(asked, Known) else shown
 
 
 def _other_process(a: Sighting[Any], b: Sighting[Any]) -> bool:
