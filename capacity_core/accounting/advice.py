@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import ROUND_FLOOR, Decimal
 
-from capacity_core.api.ledger import Ledger, Severity, Stage, Status
+from capacity_core.api.ledger import Category, Ledger, Role, Severity, Stage, Status
 from capacity_core.api.report import Advice, Concurrency, LayoutRow
 from capacity_core.units import BYTES, GIB, RATIO, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
@@ -100,6 +100,10 @@ def _least_free_at_ready(ledger: Ledger) -> Known | None:
 
 def _tokens_of(ledger: Ledger, gain: Value) -> Value:
     per_token = ledger.kv.bytes_per_token
+    parts = [part for rank in ledger.ranks for part in rank.parts]
+    if any(p.category is Category.STATE_POOL or p.role is Role.DRAFT for p in parts):
+        why = "states or a draft model's pool take their share of it"
+        return Unknown(why=f"tokens of {_shown(gain)} GiB: {why}", unit=TOKENS)
     if isinstance(per_token, Unknown):
         return Unknown(why=f"tokens of {_shown(gain)} GiB: {per_token.why}", unit=TOKENS)
     return (gain.to(BYTES) / per_token.named("bytes_per_token")).floor()

@@ -25,6 +25,8 @@ PREFIX_REACH = 4096
 TEXT_KEPT = 300
 CLASHES_KEPT = 20
 
+# The last digits of an input that ends inside a line may be missing: such a number is not read.
+_CUT_NUMBER = re.compile(r"[\d.,]+$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -32,13 +34,15 @@ class Block(NamedTuple):
     """Bytes to search: whole lines, or a piece of a line that is too long to hold.
 
     `offset` is where `data` begins in the text. Of a piece, messages that begin before `first` were
-    the last block's, those that begin at `last` or later are the next one's.
+    the last block's, those that begin at `last` or later are the next one's. `unfinished`: the
+    input ends with this block, without a newline.
     """
 
     data: bytes
     offset: int
     first: int
     last: int
+    unfinished: bool = False
 
 
 @attrs.frozen
@@ -108,6 +112,8 @@ class Scanner:
             floor = len(_clean(block.data[start : block.first]))
         if block.last < end:
             limit = len(_clean(block.data[start : block.last]))
+        if block.unfinished and end == len(block.data):
+            text = _CUT_NUMBER.sub("", text)
         for low, matcher, event in self.matches(text, line):
             if floor <= low < limit:
                 yield Sighting(
@@ -216,7 +222,7 @@ def _blocks(chunks: Iterator[bytes]) -> Iterator[Block]:
         else:
             tail = data
     if tail:
-        yield Block(tail, offset, first, len(tail))
+        yield Block(tail, offset, first, len(tail), unfinished=True)
 
 
 def _clean(raw: bytes) -> str:

@@ -12,7 +12,6 @@ import attrs
 
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
-    Category,
     Deployment,
     Failure,
     FailureKind,
@@ -29,6 +28,7 @@ from capacity_core.api.ledger import (
     WorkerFacts,
 )
 from capacity_core.api.process import crash
+from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, RATIO, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 from capacity_sglang.args import ServerArgs, Settings
@@ -47,9 +47,11 @@ from capacity_sglang.pools import (
     SlidingWindowTokens,
     SlidingWindowTotal,
     StatePool,
+    StateRings,
     StateSlots,
 )
-from capacity_sglang.ranks import RankReading
+from capacity_sglang.ranks import kv_pool, rank_facts
+from capacity_sglang.reading import RankReading
 from capacity_sglang.weights import DistributedReady, WeightsBegin, WeightsLoaded
 
 RANK_EVENTS = (
@@ -61,6 +63,7 @@ RANK_EVENTS = (
     SlidingWindowTokens,
     StateSlots,
     StatePool,
+    StateRings,
     PoolsReady,
     KvBudget,
     CompressedBudget,
@@ -72,6 +75,9 @@ RANK_EVENTS = (
     Limits,
 )
 """What a rank prints of itself, in the order of a start."""
+
+# From here on draft weights are loaded before the target's pool is made.
+_DRAFT_FIRST_SINCE = (0, 5, 14)
 
 _REACHED = (
     (Stage.BEFORE_WEIGHTS, WeightsBegin),
@@ -109,21 +115,20 @@ class SglangExtractor:
         event = sighting.event
         if isinstance(event, ServerArgs):
             return run.has(*RANK_EVENTS, NoKvMemory, Crashed) and not _other_node(run, event)
-        dead = run.has(ServerUp, Crashed, NoKvMemory)
         if isinstance(event, WeightsBegin):
-            return dead and run.has(WeightsBegin, WeightsLoaded)
+            return _loads_anew(run, sighting, event)
         if isinstance(event, PoolAllocated):
             return _pasted_again(run, sighting, event)
         return False
 
     def extract(self, run: Run) -> Ledger:
         settings = Settings(next(iter(run.of(ServerArgs)), None))
-        readings = _readings(run)
+        readings = _readings(run, settings)
         off = settings.text("disable_cuda_graph")
         graphs_off = off if isinstance(off, Known) and off.amount == "True" else None
         phases = frozenset(phase for reading in readings for phase in reading.draft_phases)
         failure = _failure(run)
-        up = run.has(Limits, ServerUp)
+        up = run.has(ServerUp) or _every_worker_ready(readings)
         status = Status.FAILED if failure else Status.READY if up else Status.INCOMPLETE
         workers = _workers(run, readings, settings)
         return Ledger(
@@ -132,7 +137,7 @@ class SglangExtractor:
             status=status,
             reached=_reached(run),
             deployment=_deployment(run, settings),
-            ranks=tuple(reading.facts(graphs_off, phases) for reading in readings),
+            ranks=tuple(rank_facts(reading, graphs_off, phases) for reading in readings),
             workers=workers,
             kv=_kv(run, readings, settings),
             failure=failure,
@@ -155,6 +160,29 @@ def _other_node(run: Run, event: ServerArgs) -> bool:
     return run.has(ServerArgs)
 
 
+def _loads_anew(run: Run, sighting: Sighting[Any], event: WeightsBegin) -> bool:
+    """Whether a rank that loaded before loads its served model again.
+
+    After its limits or its death it does; else it does when it has about as much free memory as
+    the first time: a draft model never starts with so much.
+    """
+    mine = [
+        s.event
+        for s in run.of(WeightsBegin, WeightsLoaded, Limits, Crashed, NoKvMemory)
+        if _rank_of(s) == _rank_of(sighting)
+    ]
+    begins = [e for e in mine if isinstance(e, WeightsBegin)]
+    ends = [e for e in mine if isinstance(e, WeightsLoaded)]
+    if not begins and not ends:
+        return False
+    if run.has(ServerUp) or any(isinstance(e, Limits | Crashed | NoKvMemory) for e in mine):
+        return True
+    if not begins or not ends:
+        return False
+    first, low = begins[0].free, ends[-1].free
+    return first > low and event.free > (first + low) / 2
+
+
 def _pasted_again(run: Run, sighting: Sighting[Any], event: PoolAllocated) -> bool:
     """A pool line of a rank whose pools are complete, with other tokens, and no draft model to
     explain it."""
@@ -175,17 +203,60 @@ def _rank_of(sighting: Sighting[Any]) -> RankId:
     return RankId(dp=speaker.dp or 0, pp=speaker.pp or 0, tp=speaker.tp or 0)
 
 
-def _readings(run: Run) -> list[RankReading]:
+def _readings(run: Run, settings: Settings) -> list[RankReading]:
+    """Every rank that printed anything of itself.
+
+    Where ranks are printed, a line without one is nobody's: the file was cut inside its prefix, or
+    its message was wrapped. A wrapped state line belongs to the line above it; the limits of a
+    benchmark are printed without a prefix.
+    """
+    sightings: list[Sighting[Any]] = run.of(*RANK_EVENTS)
+    ranked = any(s.speaker.label for s in sightings)
+    up = next((s.line for s in run.of(ServerUp)), None)
     by_rank: dict[RankId, list[Sighting[Any]]] = {}
     labels: dict[RankId, str] = {}
-    for sighting in run.of(*RANK_EVENTS):
-        rank = _rank_of(sighting)
+    above: Sighting[Any] | None = None
+    serving = False
+    for sighting in run:
+        serving = serving or sighting.line == up
+        if not isinstance(sighting.event, RANK_EVENTS):
+            continue
+        if serving and isinstance(sighting.event, CaptureBegin | CaptureEnd):
+            continue  # captured anew by a running server
+        speaker = sighting
+        if ranked and not sighting.speaker.label and not isinstance(sighting.event, Limits):
+            wrapped = isinstance(sighting.event, StatePool) and above is not None
+            if not wrapped or above is None or not isinstance(above.event, StateSlots):
+                continue
+            speaker = above
+        above = sighting
+        rank = _rank_of(speaker)
         by_rank.setdefault(rank, []).append(sighting)
-        labels[rank] = labels.get(rank) or sighting.speaker.label
+        labels[rank] = labels.get(rank) or speaker.speaker.label
+    span = run.version_range
+    old_order = None
+    if span is not None and release_key(span[1])[:3] < _DRAFT_FIRST_SINCE:
+        old_order = True
+    elif span is not None and release_key(span[0])[:3] >= _DRAFT_FIRST_SINCE:
+        old_order = False
+    speculative = isinstance(settings.text("speculative_algorithm"), Known)
     return [
-        RankReading(rank, labels[rank] or "TP0", by_rank[rank])
+        RankReading(
+            rank,
+            labels[rank] or "TP0",
+            by_rank[rank],
+            old_order=old_order,
+            speculative=speculative,
+        )
         for rank in sorted(by_rank, key=lambda r: r.order)
     ]
+
+
+def _every_worker_ready(readings: list[RankReading]) -> bool:
+    """Whether every scheduler that shows itself has printed its limits."""
+    shown = {reading.rank.dp for reading in readings}
+    ready = {reading.rank.dp for reading in readings if reading.limits is not None}
+    return bool(shown) and shown == ready
 
 
 def _reached(run: Run) -> Stage | None:
@@ -283,17 +354,13 @@ def _worker(
         dp=dp,
         tokens=tokens,
         request_limit=request_limit,
-        size=_least_known([_rank_kv(reading) for reading in readings], "no KV pool line"),
+        size=_least_known([kv_pool(reading) for reading in readings], "no KV pool line"),
         budget=_least_known(
             [reading.kv_budget for reading in readings], "the budget is not printed"
         ),
         state_slots=next((r.state_slots for r in readings if r.state_slots is not None), None),
         pools=sized[0].kv_pools if sized else (),
     )
-
-
-def _rank_kv(reading: RankReading) -> Value:
-    return reading.facts(None, frozenset()).memory[Category.KV_POOL]
 
 
 def _least_known(values: list[Value], why: str) -> Value:
@@ -401,6 +468,20 @@ def _findings(run: Run, readings: list[RankReading]) -> list[Finding]:
                     evidence=(*high[1].evidence, *low[1].evidence),
                 )
             )
+    for reading in readings:
+        if reading.doubled:
+            lines = tuple(s.line for load in reading.doubled for s in (load.begin, load.end) if s)
+            found.append(
+                Finding(
+                    code="servers-mixed",
+                    severity=Severity.WARNING,
+                    message=(
+                        f"{reading.label} loads the served model twice without a restart: the log "
+                        "mixes servers, so this rank's memory is unknown"
+                    ),
+                    evidence=lines,
+                )
+            )
     for sighting in run.of(KvBudget):
         budget = sighting.value("budget")
         if isinstance(budget, Known) and budget.number < 0:
@@ -408,8 +489,7 @@ def _findings(run: Run, readings: list[RankReading]) -> list[Finding]:
                 Finding(
                     code="negative-budget",
                     severity=Severity.WARNING,
-                    message=f"a KV budget of {budget.number} GiB was printed: the pool was made "
-                    f"all the same",
+                    message=f"a KV budget of {budget.number} GiB was printed: less than nothing",
                     evidence=(sighting.line,),
                 )
             )

@@ -27,18 +27,19 @@ class CaptureEnd:
     free: Gib | None = None
 
 
-_DEVICE = r"(?:cuda|npu|cpu|musa|xpu|hip)"
+# The device word varies, and its case: `cuda graph`, `NPU graph`.
+_DEVICE = r"(?i:cuda|npu|cpu|musa|xpu|hip)"
 
 CAPTURE_BEGIN_OLD = Matcher(
     name="sglang.capture_begin_old",
-    anchor=" begin. This can take up to several minutes.",
+    anchor=" This can take up to several minutes.",
     pattern=(
-        rf"Capture (?:(?P<phase>draft extend|draft) )?{_DEVICE} graph begin\. "
+        rf"Capture (?:(?P<phase>draft extend|draft) )?{_DEVICE} graph begin(?: \(step \d+\))?\. "
         rf"This can take up to several minutes\.(?: avail mem=(?P<free>{NUMBER}) GB)?"
     ),
     event=CaptureBegin,
     means="A graph capture starts; before 0.4.3 without the free memory.",
-    seen_in="0.2.15 … 0.5.12",
+    seen_in="0.2.15 … 0.5.13.post1",
     samples=(
         Sample(
             "Capture cuda graph begin. This can take up to several minutes. avail mem=11.16 GB",
@@ -50,6 +51,11 @@ CAPTURE_BEGIN_OLD = Matcher(
             CaptureBegin(phase="draft extend", free=Gib("5.16")),
         ),
         Sample("Capture cuda graph begin. This can take up to several minutes.", CaptureBegin()),
+        Sample(
+            "Capture draft extend cuda graph begin (step 0). This can take up to several minutes. "
+            "avail mem=5.16 GB",
+            CaptureBegin(phase="draft extend", free=Gib("5.16")),
+        ),
     ),
 )
 
@@ -63,7 +69,7 @@ CAPTURE_END_OLD = Matcher(
     ),
     event=CaptureEnd,
     means="What a capture took, and free memory after it.",
-    seen_in="0.4.6.post5 … 0.5.12",
+    seen_in="0.4.6.post5 … 0.5.13.post1",
     samples=(
         Sample(
             "Capture cuda graph end. Time elapsed: 25.99 s. mem usage=2.00 GB. avail mem=9.16 GB.",
@@ -88,7 +94,7 @@ CAPTURE_END_AVAIL_FIRST = Matcher(
     ),
     event=CaptureEnd,
     means="The same with the free memory first (draft models of 0.4.6, all of 0.4.3).",
-    seen_in="0.4.3.post4 … 0.4.6.post5",
+    seen_in="0.4.3.post4 … 0.4.7",
     samples=(
         Sample(
             "Capture draft cuda graph end. Time elapsed: 2.10 s. avail mem=9.16 GB. mem "
@@ -114,7 +120,7 @@ CAPTURE_BEGIN_PIECEWISE = Matcher(
     pattern=rf"Capture (?P<phase>piecewise) CUDA graph begin\. avail mem=(?P<free>{NUMBER}) GB",
     event=CaptureBegin,
     means="The capture of prefill graphs starts.",
-    seen_in="0.5.8 … 0.5.12",
+    seen_in="0.5.6 … 0.5.13.post1",
     samples=(
         Sample(
             "Capture piecewise CUDA graph begin. avail mem=8.16 GB",
@@ -132,7 +138,7 @@ CAPTURE_END_PIECEWISE = Matcher(
     ),
     event=CaptureEnd,
     means="What the prefill graphs took, and free memory after them.",
-    seen_in="0.5.8 … 0.5.12",
+    seen_in="0.5.6 … 0.5.13.post1",
     samples=(
         Sample(
             "Capture piecewise CUDA graph end. Time elapsed: 9.10 s. mem usage=1.50 GB. avail "
@@ -154,7 +160,7 @@ CAPTURE_BEGIN = Matcher(
     ),
     event=CaptureBegin,
     means="The capture of one role and phase starts, with free memory before it.",
-    seen_in="0.5.15 … 0.5.23",
+    seen_in="0.5.14 … 0.5.23",
     samples=(
         Sample(
             "Capture target verify CUDA graph begin. backend=full, num_tokens_per_req=16, bs=[1, "
@@ -178,7 +184,7 @@ CAPTURE_END = Matcher(
     ),
     event=CaptureEnd,
     means="What the capture of one role and phase took, and free memory after it.",
-    seen_in="0.5.15 … 0.5.23",
+    seen_in="0.5.14 … 0.5.23",
     samples=(
         Sample(
             "Capture target decode CUDA graph end. elapsed=12.47 s, mem usage=1.26 GB, avail "
@@ -207,7 +213,7 @@ CAPTURE_BEGIN_SINGLE = Matcher(
     ),
     event=CaptureBegin,
     means="The capture of all draft extend steps in one graph starts.",
-    seen_in="0.5.18 … 0.5.23",
+    seen_in="0.5.16 … 0.5.23",
     samples=(
         Sample(
             "Capture single-CG draft extend begin. This can take several minutes. avail mem=7.27 "
@@ -226,7 +232,7 @@ CAPTURE_END_SINGLE = Matcher(
     ),
     event=CaptureEnd,
     means="What that capture took.",
-    seen_in="0.5.18 … 0.5.23",
+    seen_in="0.5.16 … 0.5.23",
     samples=(
         Sample(
             "Capture single-CG draft extend end. elapsed=2.47 s, mem usage=0.26 GB, avail "
@@ -236,7 +242,29 @@ CAPTURE_END_SINGLE = Matcher(
     ),
 )
 
+CAPTURE_BEGIN_FROZEN = Matcher(
+    name="sglang.capture_begin_frozen",
+    anchor="Capture Frozen-KV MTP draft cuda graph begin.",
+    pattern=r"Capture Frozen-KV MTP (?P<phase>draft) cuda graph begin\.",
+    event=CaptureBegin,
+    means="A draft capture starts; without figures.",
+    seen_in="0.5.12 … 0.5.23",
+    samples=(Sample("Capture Frozen-KV MTP draft cuda graph begin.", CaptureBegin(phase="draft")),),
+)
+
+CAPTURE_END_FROZEN = Matcher(
+    name="sglang.capture_end_frozen",
+    anchor="Capture Frozen-KV MTP draft cuda graph end.",
+    pattern=r"Capture Frozen-KV MTP (?P<phase>draft) cuda graph end\.",
+    event=CaptureEnd,
+    means="A draft capture ended; its memory is not printed.",
+    seen_in="0.5.12 … 0.5.23",
+    samples=(Sample("Capture Frozen-KV MTP draft cuda graph end.", CaptureEnd(phase="draft")),),
+)
+
 MATCHERS = (
+    CAPTURE_BEGIN_FROZEN,
+    CAPTURE_END_FROZEN,
     CAPTURE_BEGIN_OLD,
     CAPTURE_END_OLD,
     CAPTURE_END_AVAIL_FIRST,

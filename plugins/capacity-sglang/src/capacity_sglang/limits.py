@@ -36,7 +36,8 @@ LIMITS = Matcher(
     name="sglang.limits",
     anchor="max_total_num_tokens=",
     pattern=(
-        r"max_total_num_tokens=(?P<tokens>\d+)(?:, "
+        # Other lines hold the same words: a pool's own report, a check's.
+        r"(?<![\w.])(?<!, )(?<!sizing: )max_total_num_tokens=(?P<tokens>\d+)(?:, "
         r"chunked_prefill_size=(?:(?P<chunked_prefill_size>-?\d+)|None))?"
         r"(?:, max_prefill_tokens=(?P<max_prefill_tokens>\d+))?"
         r"(?:, max_running_requests=(?P<max_running_requests>\d+))?"
@@ -84,7 +85,13 @@ LIMITS = Matcher(
         ),
         Sample("max_total_num_tokens=1256440", Limits(tokens=1256440)),
     ),
-    near_misses=("max_total_num_tokens=None, x=1",),
+    near_misses=(
+        "max_total_num_tokens=None, x=1",
+        "total_bytes=1, full_max_total_num_tokens=2, swa_max_total_num_tokens=1",
+        "[unified-memory-pool] total_bytes=1, max_total_num_tokens=777000, max_mamba_cache_size=8",
+        "memory leak detected! self.max_total_num_tokens=400000, available_size=3",
+        "Post-capture KV sizing: max_total_num_tokens=800000, free memory=9.80 GB",
+    ),
 )
 
 REQUEST_LIMIT = Matcher(
@@ -92,7 +99,8 @@ REQUEST_LIMIT = Matcher(
     anchor="from the finalized token capacity: max_num_reqs=",
     pattern=r"from the finalized token capacity: max_num_reqs=(?P<max_running_requests>\d+)",
     event=RequestLimit,
-    means="The request limit of this scheduler. Printed by builds between releases.",
+    means="The request limit of this scheduler.",
+    seen_in="0.5.13 … 0.5.13.post1",
     samples=(
         Sample(
             "Max concurrent requests (per dp worker) from the finalized token capacity: "

@@ -64,6 +64,18 @@ class StatePool:
 
 
 @attrs.frozen(kw_only=True)
+class StateRings:
+    """Ring buffers of a linear-attention state pool on one rank; three decimals."""
+
+    d: Gib
+    k: Gib
+    g: Gib
+    rawv: Gib | None = None
+    rawk: Gib | None = None
+    beta: Gib | None = None
+
+
+@attrs.frozen(kw_only=True)
 class PoolsReady:
     """Free device memory after the pools. Printed again for a draft model's own pool."""
 
@@ -120,7 +132,7 @@ class PostCapturePool:
     """A pool as it was sized after graph capture: replaces what was reserved before."""
 
     tokens: Tokens
-    size: Gib
+    size: Gib | None = None
     dtype: str | None = None
     free: Gib | None = None
     draft: str | None = None
@@ -143,7 +155,7 @@ POOL_ALLOCATED = Matcher(
     ),
     event=PoolAllocated,
     means="One KV pool of this rank. Bytes include one padding page, tokens do not.",
-    seen_in="0.4.3.post4 … 0.5.12",
+    seen_in="0.4.3.post4 … 0.5.12.post1",
     samples=(
         Sample(
             "KV Cache is allocated. #tokens: 94135, K size: 4.25 GB, V size: 4.26 GB",
@@ -168,7 +180,7 @@ POOL_ALLOCATED_DTYPE = Matcher(
     event=PoolAllocated,
     means="One KV pool of this rank, with its element type and, for hybrid models from 0.5.18, "
     "its label.",
-    seen_in="0.5.15 … 0.5.23",
+    seen_in="0.5.13 … 0.5.23",
     samples=(
         Sample(
             "Full KV Cache is allocated. dtype: torch.bfloat16, #tokens: 4096, K size: 0.25 GB, V "
@@ -226,7 +238,7 @@ SLIDING_WINDOW_TOTAL = Matcher(
     ),
     event=SlidingWindowTotal,
     means="The sum of the full and sliding-window pools that were printed before it.",
-    seen_in="0.5.5.post3 … 0.5.23",
+    seen_in="0.5.4 … 0.5.23",
     samples=(
         Sample(
             "SWAKVPool mem usage: 28.93 GB, swa size: 148717, full size: 185897",
@@ -267,7 +279,7 @@ STATE_SLOTS = Matcher(
     pattern=r"Mamba Cache is allocated\. max_mamba_cache_size: (?P<slots>\d+)",
     event=StateSlots,
     means="How many Mamba / linear-attention states fit; a running request takes one or more.",
-    seen_in="0.5.5.post3 … 0.5.23",
+    seen_in="0.5.4 … 0.5.23",
     samples=(
         Sample("Mamba Cache is allocated. max_mamba_cache_size: 360,", StateSlots(slots=360)),
     ),
@@ -298,6 +310,39 @@ STATE_POOL = Matcher(
                 ssm=Gib("50.77"),
                 intermediate_ssm=Gib("1.00"),
                 intermediate_conv=Gib("0.02"),
+            ),
+        ),
+    ),
+)
+
+STATE_RINGS = Matcher(
+    name="sglang.state_rings",
+    anchor="ReplaySSM ring buffers allocated",
+    pattern=(
+        rf"ReplaySSM ring buffers allocated \([^)\n]{{0,80}}\): d=(?P<d>{NUMBER})GB, "
+        rf"k=(?P<k>{NUMBER})GB, g=(?P<g>{NUMBER})GB"
+        rf"(?: rawv=(?P<rawv>{NUMBER})GB, rawk=(?P<rawk>{NUMBER})GB)?"
+        rf"(?:, beta=(?P<beta>{NUMBER})GB)?"
+    ),
+    event=StateRings,
+    means="Ring buffers that belong to the state pool of this rank.",
+    seen_in="0.5.15 … 0.5.23",
+    samples=(
+        Sample(
+            "GDN ReplaySSM ring buffers allocated (record_len=8, fold=True): d=1.250GB, k=0.750GB, "
+            "g=0.010GB ",
+            StateRings(d=Gib("1.250"), k=Gib("0.750"), g=Gib("0.010")),
+        ),
+        Sample(
+            "GDN ReplaySSM ring buffers allocated (L=4): d=0.000GB, k=0.000GB, g=0.010GB "
+            "rawv=0.100GB, rawk=0.200GB, beta=0.003GB ",
+            StateRings(
+                d=Gib("0.000"),
+                k=Gib("0.000"),
+                g=Gib("0.010"),
+                rawv=Gib("0.100"),
+                rawk=Gib("0.200"),
+                beta=Gib("0.003"),
             ),
         ),
     ),
@@ -398,6 +443,25 @@ COMPRESSED_SIZING = Matcher(
     ),
 )
 
+POST_CAPTURE_TOKENS = Matcher(
+    name="sglang.post_capture_tokens",
+    anchor="Post-capture KV sizing: max_total_num_tokens=",
+    pattern=(
+        r"Post-capture KV sizing: max_total_num_tokens=(?P<tokens>\d+), "
+        rf"free memory=(?P<free>{NUMBER}) GB"
+    ),
+    event=PostCapturePool,
+    means="Tokens after post-capture sizing, in its first words; the pool line before it was a "
+    "bound.",
+    seen_in="0.5.16 … 0.5.16",
+    samples=(
+        Sample(
+            "Post-capture KV sizing: max_total_num_tokens=800000, free memory=9.80 GB",
+            PostCapturePool(tokens=800000, free=Gib("9.80")),
+        ),
+    ),
+)
+
 POST_CAPTURE_POOL = Matcher(
     name="sglang.post_capture_pool",
     anchor="Post-capture KV sizing: ",
@@ -409,7 +473,7 @@ POST_CAPTURE_POOL = Matcher(
     ),
     event=PostCapturePool,
     means="The pool's final size, decided after graph capture; replaces the reserved one.",
-    seen_in="0.5.18 … 0.5.23",
+    seen_in="0.5.17 … 0.5.23",
     samples=(
         Sample(
             "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 8000, "
@@ -433,7 +497,7 @@ KV_DTYPE = Matcher(
     pattern=r"Using KV cache dtype: (?P<dtype>[\w.]+)",
     event=KvDtype,
     means="The KV cache's element type, resolved; rank 0 prints it for the deployment.",
-    seen_in="0.5.5.post3 … 0.5.12",
+    seen_in="0.5.3 … 0.5.12.post1",
     samples=(
         Sample("Using KV cache dtype: torch.float8_e4m3fn", KvDtype(dtype="torch.float8_e4m3fn")),
     ),
@@ -447,11 +511,13 @@ MATCHERS = (
     SLIDING_WINDOW_TOKENS,
     STATE_SLOTS,
     STATE_POOL,
+    STATE_RINGS,
     POOLS_READY,
     KV_BUDGET,
     COMPRESSED_BUDGET,
     COMPRESSED_POOLS,
     COMPRESSED_SIZING,
+    POST_CAPTURE_TOKENS,
     POST_CAPTURE_POOL,
     KV_DTYPE,
 )

@@ -1,525 +1,231 @@
-"""One rank's accounting: its lines in order become loads, pool groups and captures, and these
-become memory."""
+"""One rank's accounting: from its loads, pools and captures to memory by category."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import attrs
-
 from capacity_core.api.extractors import Sighting
-from capacity_core.api.ledger import (
-    Category,
-    Checkpoint,
-    Part,
-    Pool,
-    RankFacts,
-    RankId,
-    Role,
-    Stage,
-    sum_of,
-)
-from capacity_core.units import GIB, TOKENS
+from capacity_core.api.ledger import Category, Part, RankFacts, Role, Stage, sum_of
+from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, known, total
-from capacity_sglang.graphs import CaptureBegin, CaptureEnd
-from capacity_sglang.limits import Limits
-from capacity_sglang.pools import (
-    CompressedBudget,
-    CompressedPools,
-    KvBudget,
-    PoolAllocated,
-    PoolsReady,
-    PostCapturePool,
-    SlidingWindowTokens,
-    SlidingWindowTotal,
-    StatePool,
-    StateSlots,
-)
-from capacity_sglang.weights import (
-    DistributedReady,
-    WeightsBegin,
-    WeightsLoaded,
-    is_draft_class,
+from capacity_sglang.reading import Load, PoolGroup, RankReading
+from capacity_sglang.weights import WEIGHTS_LOADED_OLD
+
+_STATE_PIECES = (
+    "conv",
+    "ssm",
+    "intermediate_ssm",
+    "intermediate_conv",
+    "d",
+    "k",
+    "g",
+    "rawv",
+    "rawk",
+    "beta",
 )
 
-NO_KV_LINE = "no line tells the KV pool's size"
+
+def rank_facts(
+    reading: RankReading, graphs_off: Known | None, other_phases: frozenset[str]
+) -> RankFacts:
+    """A rank's memory. `graphs_off` is the argument that switched captures off, if one did;
+    `other_phases` are draft captures that other ranks of the run printed."""
+    label = reading.label
+    parts = (
+        *_framework_parts(reading),
+        *_weight_parts(reading),
+        *_kv_parts(reading),
+        *_state_parts(reading),
+        *_graph_parts(reading, graphs_off, other_phases),
+    )
+    memory: dict[Category, Value] = {
+        Category.FRAMEWORK: Unknown(why="SGLang prints no device total", unit=GIB),
+        Category.WEIGHTS: _weights(reading, parts),
+        Category.KV_POOL: sum_of(parts, Category.KV_POOL, "no line tells the KV pool's size"),
+        Category.STATE_POOL: sum_of(parts, Category.STATE_POOL, "no state pool line"),
+        Category.CUDA_GRAPH: sum_of(parts, Category.CUDA_GRAPH, f"{label} prints no graph capture"),
+        Category.ACTIVATION: Unknown(why="SGLang does not print it", unit=GIB),
+    }
+    if reading.doubled:
+        why = f"{label} loads the served model twice: two servers in one log"
+        memory = {category: Unknown(why=why, unit=GIB) for category in memory}
+    return RankFacts(
+        id=reading.rank, label=label, parts=parts, timeline=reading.timeline, memory=memory
+    )
 
 
-@attrs.define
-class Load:
-    """The loading of one model: its first and its last line, as far as printed."""
-
-    role: Role
-    begin: Sighting[Any] | None = None
-    end: Sighting[Any] | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.end is not None
+def kv_pool(reading: RankReading) -> Value:
+    """The KV pools of a rank, target's and draft's together."""
+    return sum_of(_kv_parts(reading), Category.KV_POOL, "no line tells the KV pool's size")
 
 
-@attrs.define
-class PoolGroup:
-    """The pools that one model's configurator allocated, up to its `Memory pool end`."""
-
-    role: Role
-    pools: list[Sighting[Any]] = attrs.field(factory=list)
-    window_total: Sighting[Any] | None = None
-    window_tokens: Sighting[Any] | None = None
-    ready: Sighting[Any] | None = None
-
-    @property
-    def reserved(self) -> bool:
-        """Whether only addresses were set aside."""
-        events = [s.event for s in (*self.pools, self.window_total) if s is not None]
-        return any(getattr(event, "reserved", None) for event in events)
+def _framework_parts(reading: RankReading) -> Iterator[Part]:
+    for sighting in reading.distributed[:1]:
+        yield Part(
+            category=Category.FRAMEWORK,
+            role=Role.TARGET,
+            label="process group",
+            size=sighting.value("used", "process_group"),
+        )
 
 
-class RankReading:
-    """What one rank printed, sorted by what it belongs to.
+def _weight_parts(reading: RankReading) -> Iterator[Part]:
+    for load in reading.loads:
+        label = load.end.event.model_class if load.end else None
+        yield Part(
+            category=Category.WEIGHTS,
+            role=load.role,
+            label=label or "weights",
+            size=_load_size(reading, load).named(f"weights[{load.role.value}]"),
+        )
 
-    A draft model repeats the lines of its target without saying so (up to 0.5.12 after the target's
-    graphs, from 0.5.15 its weights before the target's pool): the second load, the second pool
-    group and every class that only serves as a draft are the draft's.
+
+def _load_size(reading: RankReading, load: Load) -> Value:
+    """As printed, else free before minus free after."""
+    if load.end is None:
+        return Unknown(why=f"{reading.label}: loading began, no end line", unit=GIB)
+    role = "" if load.role is Role.TARGET else ",draft"
+    if load.begin is None:
+        why = f"no begin line and no mem usage in 'Load weight end' of {reading.label}"
+        before: Value = Unknown(why=why, unit=GIB)
+    else:
+        before = load.begin.value("free", f"free[before_weights{role}]")
+    after = load.end.value("free", f"free[after_weights{role}]")
+    return load.end.value("used") | (before - after)
+
+
+def _weights(reading: RankReading, parts: tuple[Part, ...]) -> Value:
+    """Target and draft weights; unknown when the target's own were not printed."""
+    if any(load.role is Role.TARGET for load in reading.loads):
+        return sum_of(parts, Category.WEIGHTS, "")
+    why = f"no 'Load weight end' line for {reading.label}'s served model"
+    return Unknown(why=why, unit=GIB, name="weights")
+
+
+# --- pools ------------------------------------------------------------
+
+
+def _kv_parts(reading: RankReading) -> Iterator[Part]:
+    if reading.post_capture:
+        for role, sighting in reading.post_capture.items():
+            size = sighting.value("size", f"kv_pool[{role.value}]")
+            tokens = sighting.value("tokens")
+            yield _kv_part(role, "sized after capture", size, tokens)
+        return
+    if any(group.reserved for group in reading.groups):
+        why = "only address space was reserved; no post-capture sizing line follows"
+        yield _kv_part(Role.TARGET, "reserved", Unknown(why=why, unit=GIB))
+        return
+    if reading.begins_with_draft:
+        why = "the log begins after the served model's own pool"
+        yield _kv_part(Role.TARGET, "not in the log", Unknown(why=why, unit=GIB))
+    for group in reading.groups:
+        yield from _group_parts(reading, group)
+
+
+def _kv_part(role: Role, label: str, size: Value, tokens: Value | None = None) -> Part:
+    return Part(category=Category.KV_POOL, role=role, label=label, size=size, tokens=tokens)
+
+
+def _group_parts(reading: RankReading, group: PoolGroup) -> Iterator[Part]:
+    pools = list(group.pools(reading.drafts))
+    if group.cut:
+        why = "the log ends between the pools of a hybrid model"
+        yield _kv_part(group.role, "cut off", Unknown(why=why, unit=GIB))
+    elif group.total is not None:
+        size = group.total.value("size", f"kv_pool[{group.role.value}]")
+        yield _kv_part(group.role, "full + swa", size)
+        pools = [pool for pool in pools if pool.role is not group.role]
+    elif not pools and _unprinted_pool(reading):
+        yield _kv_part(group.role, "by difference", _pool_by_difference(reading, group))
+    if not group.cut:
+        for pool in pools:
+            yield _kv_part(pool.role, pool.label, pool.size, pool.tokens)
+
+
+def _unprinted_pool(reading: RankReading) -> bool:
+    """Whether this release and pool print no allocation line: compressed pools, and all to 0.4.0.
+
+    Elsewhere a missing line is missing from the log, and a difference would hold what else it does
+    not show.
     """
+    old = any(load.end and load.end.matcher == WEIGHTS_LOADED_OLD.name for load in reading.loads)
+    return reading.compressed is not None or reading.compressed_pools is not None or old
 
-    def __init__(self, rank: RankId, label: str, sightings: Iterable[Sighting[Any]]) -> None:
-        self.rank = rank
-        self.label = label
-        self.distributed: list[Sighting[Any]] = []
-        self.loads: list[Load] = []
-        self.groups: list[PoolGroup] = []
-        self.states: list[Sighting[Any]] = []
-        self.slots: Sighting[Any] | None = None
-        self.budget: Sighting[Any] | None = None
-        self.compressed: Sighting[Any] | None = None
-        self.compressed_pools: Sighting[Any] | None = None
-        self.post_capture: list[Sighting[Any]] = []
-        self.begins: list[Sighting[Any]] = []
-        self.ends: list[Sighting[Any]] = []
-        self.limits: Sighting[Any] | None = None
-        for sighting in sightings:
-            self._take(sighting)
 
-    def _take(self, sighting: Sighting[Any]) -> None:
-        event = sighting.event
-        if isinstance(event, WeightsBegin):
-            drafts = any(load.done for load in self.loads)
-            self.loads.append(Load(Role.DRAFT if drafts else Role.TARGET, begin=sighting))
-        elif isinstance(event, WeightsLoaded):
-            self._loaded(sighting, event)
-        elif isinstance(
-            event, PoolAllocated | SlidingWindowTotal | SlidingWindowTokens | PoolsReady
-        ):
-            self._pool(sighting)
-        elif isinstance(event, CaptureBegin):
-            self.begins.append(sighting)
-        elif isinstance(event, CaptureEnd):
-            self.ends.append(sighting)
-        elif isinstance(event, PostCapturePool):
-            self.post_capture.append(sighting)
-        elif isinstance(event, DistributedReady):
-            self.distributed.append(sighting)
-        elif isinstance(event, StatePool):
-            self.states.append(sighting)
-        elif isinstance(event, StateSlots):
-            self.slots = self.slots or sighting
-        elif isinstance(event, KvBudget):
-            self.budget = self.budget or sighting  # the target's comes first
-        elif isinstance(event, CompressedBudget):
-            self.compressed = sighting
-        elif isinstance(event, CompressedPools):
-            self.compressed_pools = sighting
-        elif isinstance(event, Limits):
-            self.limits = sighting
-
-    def _loaded(self, sighting: Sighting[Any], event: WeightsLoaded) -> None:
-        draft = is_draft_class(event.model_class)
-        if self.loads and not self.loads[-1].done:
-            load = self.loads[-1]
-            load.end = sighting
-        else:
-            before = any(load.done for load in self.loads)
-            load = Load(Role.DRAFT if before else Role.TARGET, end=sighting)
-            self.loads.append(load)
-        if draft:
-            load.role = Role.DRAFT
-
-    def _pool(self, sighting: Sighting[Any]) -> None:
-        if not self.groups or self.groups[-1].ready is not None:
-            self.groups.append(PoolGroup(Role.DRAFT if self.groups else Role.TARGET))
-        group = self.groups[-1]
-        event = sighting.event
-        if isinstance(event, PoolAllocated):
-            group.pools.append(sighting)
-        elif isinstance(event, SlidingWindowTotal):
-            group.window_total = sighting
-        elif isinstance(event, SlidingWindowTokens):
-            group.window_tokens = sighting
-        else:
-            group.ready = sighting
-
-    # --- free memory --------------------------------------------------
-
-    def free(self, stage: Stage, role: Role = Role.TARGET) -> Value:
-        """Free memory at a stage: the first reading before something starts, the last one after it
-        ended."""
-        sighting = self._checkpoint(stage, role)
-        name = f"free[{stage.value}]" if role is Role.TARGET else f"free[{stage.value},draft]"
-        if sighting is None:
-            return Unknown(
-                why=f"{self.label} prints no free memory at {stage.value}", unit=GIB, name=name
-            )
-        return sighting.value("free", name)
-
-    def _checkpoint(self, stage: Stage, role: Role) -> Sighting[Any] | None:
-        loads = [load for load in self.loads if load.role is role]
-        groups = [group for group in self.groups if group.role is role]
-        found: Sequence[Sighting[Any] | None]
-        if stage is Stage.BEFORE_WEIGHTS:
-            found = [load.begin for load in loads[:1]]
-        elif stage is Stage.AFTER_WEIGHTS:
-            found = [load.end for load in loads[-1:]]
-        elif stage is Stage.AFTER_POOLS:
-            found = [group.ready for group in groups[-1:]]
-        elif stage is Stage.BEFORE_GRAPHS:
-            found = [s for s in self.begins if _graph_role(s) is role][:1]
-        elif stage is Stage.AFTER_GRAPHS:
-            found = [s for s in self.ends if _graph_role(s) is role][-1:]
-        else:
-            found = [self.limits] if stage is Stage.READY and role is Role.TARGET else []
-        return next((s for s in found if s is not None and s.event.free is not None), None)
-
-    @property
-    def timeline(self) -> tuple[Checkpoint, ...]:
-        return tuple(
-            Checkpoint(stage=stage, role=role, free=self.free(stage, role))
-            for stage in Stage
-            for role in Role
-            if self._checkpoint(stage, role) is not None
+def _pool_by_difference(reading: RankReading, group: PoolGroup) -> Value:
+    """Free memory after the last weights before the pool, minus free memory after the pool."""
+    after = reading.free(Stage.AFTER_POOLS, group.role)
+    before: Value
+    if group.role is Role.TARGET and reading.drafts and not reading.has_draft_weights:
+        why = "the draft's weights, which the log does not show, may lie in the difference"
+        before = Unknown(why=why, unit=GIB)
+    elif _draft_weights_first(reading):
+        first = group.role is Role.TARGET
+        before = (
+            reading.free(Stage.AFTER_WEIGHTS, Role.DRAFT)
+            if first
+            else reading.free(Stage.AFTER_POOLS)
         )
-
-    # --- memory -------------------------------------------------------
-
-    def facts(self, graphs_off: Known | None, other_phases: frozenset[str]) -> RankFacts:
-        """This rank's memory. `graphs_off` is the argument that switched captures off, if it did;
-        `other_phases` are draft captures that other ranks of the run printed."""
-        pools = self.kv_pools
-        parts = (
-            *self._framework_parts(),
-            *self._weight_parts(),
-            *self._kv_parts(pools),
-            *self._state_parts(),
-            *self._graph_parts(graphs_off, other_phases),
-        )
-        return RankFacts(
-            id=self.rank,
-            label=self.label,
-            parts=parts,
-            timeline=self.timeline,
-            memory={
-                Category.FRAMEWORK: Unknown(why="SGLang prints no device total", unit=GIB),
-                Category.WEIGHTS: self._weights(parts),
-                Category.KV_POOL: sum_of(parts, Category.KV_POOL, NO_KV_LINE),
-                Category.STATE_POOL: sum_of(parts, Category.STATE_POOL, "no state pool line"),
-                Category.CUDA_GRAPH: sum_of(
-                    parts, Category.CUDA_GRAPH, f"{self.label} prints no graph capture"
-                ),
-                Category.ACTIVATION: Unknown(why="SGLang does not print it", unit=GIB),
-            },
-        )
-
-    def _framework_parts(self) -> Iterable[Part]:
-        for sighting in self.distributed[:1]:
-            yield Part(
-                category=Category.FRAMEWORK,
-                role=Role.TARGET,
-                label="process group",
-                size=sighting.value("used", "process_group"),
-            )
-
-    def _weight_parts(self) -> Iterable[Part]:
-        for load in self.loads:
-            if load.end is None:
-                why = f"{self.label}: loading began, no end line"
-                size: Value = Unknown(why=why, unit=GIB)
-            else:
-                before = (
-                    load.begin.value("free")
-                    if load.begin
-                    else Unknown(
-                        why=f"no 'Load weight end' mem usage and no begin line for {self.label}",
-                        unit=GIB,
-                    )
-                )
-                role = "" if load.role is Role.TARGET else ",draft"
-                size = load.end.value("used") | (
-                    before.named(f"free[before_weights{role}]")
-                    - load.end.value("free", f"free[after_weights{role}]")
-                )
-            event = load.end.event if load.end else None
-            label = event.model_class if isinstance(event, WeightsLoaded) else None
-            yield Part(
-                category=Category.WEIGHTS,
-                role=load.role,
-                label=label or "weights",
-                size=size.named(f"weights[{load.role.value}]"),
-            )
-
-    def _weights(self, parts: Iterable[Part]) -> Value:
-        """Target and draft weights; unknown when the target's own were not printed."""
-        parts = tuple(parts)
-        if any(load.role is Role.TARGET for load in self.loads):
-            return sum_of(parts, Category.WEIGHTS, "")
-        return Unknown(
-            why=f"no 'Load weight end' line for {self.label}'s served model",
-            unit=GIB,
-            name="weights",
-        )
-
-    @property
-    def kv_pools(self) -> tuple[Pool, ...]:
-        """Every KV pool of this rank that was allocated, target's first, with its role and
-        label."""
-        return tuple(pool for group in self.groups for pool in _pools_of(group))
-
-    def _kv_parts(self, pools: Sequence[Pool]) -> Iterable[Part]:
-        if self.post_capture:
-            for sighting in self.post_capture:
-                draft = getattr(sighting.event, "draft", None)
-                role = Role.DRAFT if draft else Role.TARGET
-                yield Part(
-                    category=Category.KV_POOL,
-                    role=role,
-                    label="sized after capture",
-                    size=sighting.value("size", f"kv_pool[{role.value}]"),
-                    tokens=sighting.value("tokens"),
-                )
-            return
-        if any(group.reserved for group in self.groups):
-            why = "only address space was reserved; no post-capture sizing line follows"
-            yield Part(
-                category=Category.KV_POOL,
-                role=Role.TARGET,
-                label="reserved",
-                size=Unknown(why=why, unit=GIB),
-            )
-            return
-        for group in self.groups:
-            mine = [pool for pool in pools if pool.role is group.role]
-            if group.window_total is not None:
-                name = f"kv_pool[{group.role.value}]"
-                yield Part(
-                    category=Category.KV_POOL,
-                    role=group.role,
-                    label="full + swa",
-                    size=group.window_total.value("size", name),
-                )
-            elif mine:
-                for pool in mine:
-                    yield Part(
-                        category=Category.KV_POOL,
-                        role=pool.role,
-                        label=pool.label,
-                        size=pool.size,
-                        tokens=pool.tokens,
-                    )
-            elif self._unprinted_pool:
-                yield Part(
-                    category=Category.KV_POOL,
-                    role=group.role,
-                    label="by difference",
-                    size=self._pool_by_difference(group),
-                )
-
-    @property
-    def _unprinted_pool(self) -> bool:
-        """Whether this release and pool print no allocation line: compressed pools, and all up to
-        0.4.0.
-
-        Elsewhere a missing line is missing from the log, and a difference would hold what else it
-        does not show.
-        """
-        old = any(load.end is not None and _is_old(load.end.event) for load in self.loads)
-        return self.compressed is not None or self.compressed_pools is not None or old
-
-    def _pool_by_difference(self, group: PoolGroup) -> Value:
-        if group.role is Role.DRAFT:
-            before = self.free(Stage.AFTER_POOLS)
-        else:
-            done = [load for load in self.loads if load.end is not None]
-            # From 0.5.15 the draft's weights stand between the target's and its pool.
-            before = (
-                self.free(Stage.AFTER_WEIGHTS, done[-1].role)
-                if done
-                else Unknown(why=f"no 'Load weight end' line for {self.label}", unit=GIB)
-            )
-            if (
-                done
-                and len(self.groups) > 1
-                and done[-1].role is Role.DRAFT
-                and not self._draft_first
-            ):
-                before = self.free(Stage.AFTER_WEIGHTS)
-        after = self.free(Stage.AFTER_POOLS, group.role)
-        return (before - after).named(f"kv_pool[{group.role.value}]")
-
-    @property
-    def _draft_first(self) -> bool:
-        """Whether the draft's weights were loaded before the target's pool."""
-        drafts = [load.end for load in self.loads if load.role is Role.DRAFT and load.end]
-        ready = self.groups[0].ready if self.groups else None
-        return bool(drafts and ready and _line_number(drafts[0]) < _line_number(ready))
-
-    def _state_parts(self) -> Iterable[Part]:
-        for number, sighting in enumerate(self.states):
-            pieces = ("conv", "ssm", "intermediate_ssm", "intermediate_conv")
-            sizes = [
-                sighting.value(piece, piece)
-                for piece in pieces
-                if getattr(sighting.event, piece) is not None
-            ]
-            role = Role.TARGET if number == 0 else Role.DRAFT
-            yield Part(
-                category=Category.STATE_POOL,
-                role=role,
-                label="state",
-                size=total(sizes, f"state_pool[{role.value}]"),
-            )
-
-    def _graph_parts(
-        self, graphs_off: Known | None, other_phases: frozenset[str]
-    ) -> Iterable[Part]:
-        open_phases = [_phase(sighting) for sighting in self.begins]
-        for sighting in self.ends:
-            phase = _phase(sighting)
-            if phase in open_phases:
-                open_phases.remove(phase)
-            yield Part(
-                category=Category.CUDA_GRAPH,
-                role=_graph_role(sighting),
-                label=phase,
-                size=sighting.value("used", f"graph[{phase}]"),
-            )
-        mine = {_phase(sighting) for sighting in (*self.begins, *self.ends)}
-        for phase, why in (
-            *(
-                (phase, f"{self.label}: the {phase} capture began, no end line")
-                for phase in open_phases
-            ),
-            *(
-                (phase, f"the {phase} capture is printed by another rank alone")
-                for phase in sorted(other_phases - mine)
-                if self.ends
-            ),
-        ):
-            role = Role.DRAFT if "draft" in phase else Role.TARGET
-            yield Part(
-                category=Category.CUDA_GRAPH,
-                role=role,
-                label=phase,
-                size=Unknown(why=why, unit=GIB),
-            )
-        if graphs_off is not None and not mine:
-            off = known(0, GIB, Origin.CONFIGURED, how=graphs_off.how, evidence=graphs_off.evidence)
-            yield Part(
-                category=Category.CUDA_GRAPH, role=Role.TARGET, label="switched off", size=off
-            )
-
-    # --- what the pool holds ------------------------------------------
-
-    @property
-    def draft_phases(self) -> frozenset[str]:
-        return frozenset(_phase(s) for s in self.ends if _graph_role(s) is Role.DRAFT)
-
-    @property
-    def is_hybrid_window(self) -> bool:
-        """Whether sliding-window layers have a pool of their own."""
-        return any(
-            group.window_total is not None or group.window_tokens is not None or _labels(group) > 1
-            for group in self.groups
-        )
-
-    @property
-    def target_tokens(self) -> Value:
-        """Tokens of the served model's full-length pool, as this rank's pool lines say them."""
-        final = [s for s in self.post_capture if getattr(s.event, "draft", None) is None]
-        if final:
-            return final[-1].value("tokens", f"tokens[{self.label}]")
-        if self.compressed_pools is not None:
-            return self.compressed_pools.value("full", f"tokens[{self.label}]")
-        if self.compressed is not None:
-            return self.compressed.value("full_tokens", f"tokens[{self.label}]")
-        for group in self.groups[:1]:
-            if group.reserved:
-                break
-            split = group.window_total or group.window_tokens
-            if split is not None and getattr(split.event, "full_tokens", None) is not None:
-                return split.value("full_tokens", f"tokens[{self.label}]")
-            if group.pools:
-                largest = max(group.pools, key=lambda s: int(s.event.tokens))
-                return largest.value("tokens", f"tokens[{self.label}]")
-        return Unknown(why=f"{self.label} prints no KV pool tokens", unit=TOKENS)
-
-    @property
-    def kv_budget(self) -> Value:
-        if self.compressed is not None:
-            return self.compressed.value("budget", "budget")
-        if self.budget is not None:
-            return self.budget.value("budget", "budget")
-        return Unknown(why="the budget before allocation is not printed", unit=GIB)
-
-    @property
-    def state_slots(self) -> Value | None:
-        return self.slots.value("slots") if self.slots is not None else None
+    else:
+        before = reading.free(Stage.AFTER_WEIGHTS, group.role)
+    return (before - after).named(f"kv_pool[{group.role.value}]")
 
 
-def _pools_of(group: PoolGroup) -> Iterable[Pool]:
-    split = group.window_total or group.window_tokens
-    for sighting in group.pools:
-        event = sighting.event
-        assert isinstance(event, PoolAllocated)  # noqa: S101  # what `_pool` puts there
-        label = event.label.lower() if event.label else "full"
-        if event.label is None and split is not None:
-            swa = getattr(split.event, "swa_tokens", None)
-            full = getattr(split.event, "full_tokens", None)
-            label = "swa" if event.tokens == swa and event.tokens != full else "full"
-        name = (
-            f"kv_pool[{group.role.value}]"
-            if label == "full"
-            else f"kv_pool[{group.role.value},{label}]"
-        )
-        k_size = sighting.value("k_size", "K") if event.k_size is not None else None
-        v_size = sighting.value("v_size", "V") if event.v_size is not None else None
-        size = sighting.value("size")
-        if k_size is not None and v_size is not None:
-            size = k_size + v_size
-        yield Pool(
-            role=group.role,
-            label=label,
-            tokens=sighting.value("tokens"),
-            size=size.named(name),
-            k_size=k_size,
-            v_size=v_size,
-        )
-
-
-def _labels(group: PoolGroup) -> int:
-    return len({sighting.event.label for sighting in group.pools} - {None})
-
-
-def _phase(sighting: Sighting[Any]) -> str:
-    return sighting.event.phase or "target"
-
-
-def _graph_role(sighting: Sighting[Any]) -> Role:
-    return Role.DRAFT if "draft" in _phase(sighting) else Role.TARGET
-
-
-def _is_old(event: object) -> bool:
-    return isinstance(event, WeightsLoaded) and event.used is None and event.model_class is not None
+def _draft_weights_first(reading: RankReading) -> bool:
+    """Whether the draft's weights were loaded before the target's pool (0.5.14 and later)."""
+    drafts = [load.end for load in reading.loads if load.role is Role.DRAFT and load.end]
+    ready = reading.groups[0].ready if reading.groups else None
+    return bool(drafts and ready and _line_number(drafts[0]) < _line_number(ready))
 
 
 def _line_number(sighting: Sighting[Any]) -> int:
     return int(sighting.line.rpartition(":")[2])
+
+
+def _state_parts(reading: RankReading) -> Iterator[Part]:
+    kinds: dict[type, int] = {}
+    for sighting in reading.states:
+        seen = kinds.get(type(sighting.event), 0)
+        kinds[type(sighting.event)] = seen + 1
+        role = Role.DRAFT if seen else Role.TARGET
+        sizes = [
+            sighting.value(piece, piece)
+            for piece in _STATE_PIECES
+            if getattr(sighting.event, piece, None) is not None
+        ]
+        label = sighting.matcher.partition(".")[2].replace("_", " ")
+        size = total(sizes, f"{label.replace(' ', '_')}[{role.value}]")
+        yield Part(category=Category.STATE_POOL, role=role, label=label, size=size)
+
+
+# --- graphs -----------------------------------------------------------
+
+
+def _graph_parts(
+    reading: RankReading, graphs_off: Known | None, other_phases: frozenset[str]
+) -> Iterator[Part]:
+    open_phases = [(c.phase, c.role) for c in reading.begins]
+    for capture in reading.ends:
+        if (capture.phase, capture.role) in open_phases:
+            open_phases.remove((capture.phase, capture.role))
+        size = capture.sighting.value("used", f"graph[{capture.phase}]")
+        yield _graph_part(capture.role, capture.phase, size)
+    for phase, role in open_phases:
+        why = f"{reading.label}: the {phase} capture began, no end line"
+        yield _graph_part(role, phase, Unknown(why=why, unit=GIB))
+    mine = {c.phase for c in (*reading.begins, *reading.ends)}
+    for phase in sorted(other_phases - mine) if reading.ends else ():
+        why = f"the {phase} capture is printed by another rank alone"
+        yield _graph_part(Role.DRAFT, phase, Unknown(why=why, unit=GIB))
+    if mine and all(c.role is Role.DRAFT for c in (*reading.begins, *reading.ends)):
+        why = "the log does not show the served model's capture"
+        yield _graph_part(Role.TARGET, "not in the log", Unknown(why=why, unit=GIB))
+    if graphs_off is not None and not mine:
+        off = known(0, GIB, Origin.CONFIGURED, how=graphs_off.how, evidence=graphs_off.evidence)
+        yield _graph_part(Role.TARGET, "switched off", off)
+
+
+def _graph_part(role: Role, phase: str, size: Value) -> Part:
+    return Part(category=Category.CUDA_GRAPH, role=role, label=phase, size=size)

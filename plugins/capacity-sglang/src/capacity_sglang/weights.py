@@ -95,7 +95,7 @@ WEIGHTS_LOADED_DTYPE = Matcher(
     ),
     event=WeightsLoaded,
     means="Free memory after weights, and what they took (unrounded difference, then rounded).",
-    seen_in="0.4.3.post4 … 0.5.8",
+    seen_in="0.4.3.post4 … 0.5.9",
     samples=(
         Sample(
             "Load weight end. type=AForCausalLM, dtype=torch.bfloat16, avail mem=61.50 GB, mem "
@@ -119,7 +119,7 @@ WEIGHTS_LOADED = Matcher(
     ),
     event=WeightsLoaded,
     means="Free memory after weights, and what they took.",
-    seen_in="0.5.10.post1 … 0.5.23",
+    seen_in="0.5.9 … 0.5.23",
     samples=(
         Sample(
             "Load weight end. elapsed=7.25 s, type=AForCausalLM, quant=fp8, fmt=e4m3, "
