@@ -131,14 +131,15 @@ def _most_for_shorter(
     """The bound for requests shorter than those that the tokens were computed for.
 
     A request's cost is so many blocks for its length, plus what does not depend on it: a shorter
-    one costs at least its share of the longest one's, which is at most one block too long. The
-    printed tokens were cut to a whole number.
+    one costs at least its share of the longest one's blocks. The printed tokens were cut to a
+    whole number. Without any idea of the block there is no bound.
     """
     tokens = worker.tokens
-    if kv.block_at_most is None or not isinstance(context, Known) or not isinstance(tokens, Known):
+    if not kv.blocks or not isinstance(context, Known) or not isinstance(tokens, Known):
         return None
-    longer = 1 + kv.block_at_most / max(context.number, Decimal(1))
-    return ((tokens.number + 1) * longer / length).to_integral_value(ROUND_FLOOR)
+    longest = int(context.number)
+    share = max(Decimal(-(-longest // block)) / -(-length // block) for block in kv.blocks)
+    return ((tokens.number + 1) * share / max(longest, 1)).to_integral_value(ROUND_FLOOR)
 
 
 def _by_reported(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:

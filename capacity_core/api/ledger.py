@@ -230,14 +230,14 @@ class TokenUse(str, Enum):
 class KvFacts:
     """What the log says of the KV cache as a whole.
 
-    `block_at_most` is the largest block (tokens) that the cache may be made of, on which the bound
-    of a shorter request rests; None when no such bound is known. `unusable` is what the pool
-    counts but no request can have (tokens).
+    `blocks` are the block sizes (tokens) that the cache may be made of, on which the bound of a
+    shorter request rests: one when it is printed, none when nothing limits it. `unusable` is
+    what the pool counts but no request can have (tokens).
     """
 
     token_use: TokenUse = TokenUse.ANY_LENGTH
     token_use_why: str = ""
-    block_at_most: int | None = 0
+    blocks: tuple[int, ...] = ()
     unusable: Value | None = None
     bytes_per_token: Value = _UNSAID
     bytes_per_full_token: Value = _UNSAID

@@ -248,7 +248,7 @@ def make_ledger(
             WorkerFacts(dp=dp, tokens=value, request_limit=limit or unsaid)
             for dp, value in enumerate(tokens)
         ),
-        kv=KvFacts(token_use=use, token_use_why="other pools bind"),
+        kv=KvFacts(token_use=use, token_use_why="other pools bind", blocks=(1, 8)),
     )
     return attrs.evolve(ledger, **more)
 

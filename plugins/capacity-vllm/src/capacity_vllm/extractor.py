@@ -451,7 +451,7 @@ class _KvReading:
         return KvFacts(
             token_use=use,
             token_use_why=why,
-            block_at_most=self._block_at_most(),
+            blocks=self._possible_blocks(),
             unusable=self._null_block(),
             bytes_per_token=self._bytes_per_token(),
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
@@ -511,13 +511,14 @@ class _KvReading:
             fitting &= set(_blocks_that_fit(size))
         return sorted(fitting)
 
-    def _block_at_most(self) -> int | None:
-        """The largest block that this cache may have; None when nothing limits it."""
+    def _possible_blocks(self) -> tuple[int, ...]:
+        """The block sizes that this cache may have: the printed one, the usual ones for a log that
+        shows its start, and none when a hybrid model's own may be missing."""
         said = _block_size(self._run, self._settings)
         if isinstance(said, Known):
-            return int(said.number)
+            return (int(said.number),)
         started = self._run.has(EngineConfig) and not self._run.has(HybridSign)
-        return _BLOCK_SIZES[-1] if started else None
+        return _BLOCK_SIZES if started else ()
 
     def _null_block(self) -> Value | None:
         """One block is never given to a request (v1/core/block_pool.py of 0.10.2:315)."""
