@@ -79,7 +79,7 @@ def _raise_fraction(ledger: Ledger) -> Iterator[Advice]:
             f"{free.number} GiB are free at ready. A fraction of {levers.fraction.number + step} "
             f"adds "
             f"{_shown(gain)} GiB to the pool and leaves about "
-            f"{round(free.number - _number(gain), 1)} GiB."
+            f"{free.number - _number(gain):.1f} GiB."
         ),
         change=f"{levers.fraction_flag} {levers.fraction.number + step}",
         effect=tokens,
@@ -158,7 +158,7 @@ def _less_replication(ledger: Ledger, layout: LayoutRow | None) -> Iterator[Advi
 
 
 def _shown(value: Value) -> str:
-    return str(round(_number(value), 2))
+    return f"{_number(value):.2f}"
 
 
 def _number(value: Value) -> Decimal:

@@ -133,7 +133,7 @@ def _whole(rank: RankFacts, memory: Mapping[str, Value]) -> tuple[Value | None, 
 def _share(value: Value, whole: Value | None) -> float | None:
     if not isinstance(value, Known) or not isinstance(whole, Known):
         return None
-    return float(round(value.number / whole.number, 4)) if whole.number else None
+    return round(float(value.number / whole.number), 4) if whole.number else None
 
 
 def negative_beyond_error(value: Value) -> bool:

@@ -42,7 +42,7 @@ def by_rank(
             why = (
                 f"{rank.label} printed {free.number} GiB free, device row {reading.line} can have "
                 f"only "
-                f"{round(capacity.number, 2)} GiB: the rows are not these ranks' devices, so none "
+                f"{capacity.number:.2f} GiB: the rows are not these ranks' devices, so none "
                 f"is used"
             )
             return {}, [_finding("device-rows-contradict", why, readings, free.evidence)]

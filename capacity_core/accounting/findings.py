@@ -28,8 +28,8 @@ def contradictions(ledger: Ledger, ranks: Sequence[RankRow]) -> Iterator[Finding
                 code="pool-differs-from-budget",
                 severity=Severity.WARNING,
                 message=(
-                    f"DP{worker.dp}: the KV pool takes {round(size.number, 2)} GiB, "
-                    f"the budget before allocation was {round(budget.number, 2)} GiB"
+                    f"DP{worker.dp}: the KV pool takes {size.number:.2f} GiB, "
+                    f"the budget before allocation was {budget.number:.2f} GiB"
                 ),
                 evidence=(*size.evidence, *budget.evidence),
             )
@@ -43,7 +43,7 @@ def _impossible_parts(rank: RankRow) -> Iterator[Finding]:
                 code="negative-category",
                 severity=Severity.ERROR,
                 message=(
-                    f"{rank.label}: {name} comes out at {round(value.number, 2)} GiB "
+                    f"{rank.label}: {name} comes out at {value.number:.2f} GiB "
                     f"({value.how}); its lines contradict each other"
                 ),
                 evidence=value.evidence,
@@ -54,9 +54,9 @@ def _impossible_parts(rank: RankRow) -> Iterator[Finding]:
             code="parts-exceed-used",
             severity=Severity.ERROR,
             message=(
-                f"{rank.label}: the known parts add up to {round(used.number - other.number, 2)} "
+                f"{rank.label}: the known parts add up to {used.number - other.number:.2f} "
                 f"GiB, "
-                f"the device tool says {round(used.number, 2)} GiB are used: the reading is of "
+                f"the device tool says {used.number:.2f} GiB are used: the reading is of "
                 f"another moment or device"
             ),
             evidence=(*used.evidence, *other.evidence),

@@ -94,7 +94,7 @@ def gpu_row(
     both = tuple(spec for spec in named if spec in sized) if isinstance(total, Known) else named
     clash = None
     if named and isinstance(total, Known) and not both and any(spec.seen_totals for spec in named):
-        shown = round(total.to(GIB).number, 2)
+        shown = f"{total.to(GIB).number:.2f}"
         what = name.amount if isinstance(name, Known) else "the device"
         fits = ", ".join(spec.title for spec in sized) or "nothing in the catalogue"
         clash = f"{what}: the measured total of {shown} GiB does not fit this name; it fits {fits}"

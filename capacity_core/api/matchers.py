@@ -116,7 +116,7 @@ class Matcher:
                 f"one line"
             ]
         try:
-            regex = re.compile(self.pattern)
+            regex = self.regex
         except re.error as error:
             return [f"{self.name}: the pattern is no regular expression: {error}"]
         fields = (

@@ -7,12 +7,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from capacity_core.errors import ExitCode, UnusableInput
-from capacity_core.loader import Plugins, load
+
+if TYPE_CHECKING:
+    from capacity_core.loader import Plugins
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,6 +86,8 @@ def load_plugins(
     strict_plugins: bool,
 ) -> Plugins:
     """The plugins that the options leave; those that failed are named on stderr."""
+    from capacity_core.loader import load  # not for --help
+
     disabled = [name for names in disable_plugins for name in names]
     plugins = load(disable=disabled, only=only_plugins, strict=strict_plugins)
     for row in plugins.failed:

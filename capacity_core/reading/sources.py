@@ -73,14 +73,16 @@ class Source:
             self.seekable = False
             yield from _cleaned(_chain(first, text))
             return
-        tail = b""
+        before = tail = b""
         for chunk in _chain(first, text):
             data = tail + chunk
             cut = _last_code(data)
             data, tail = data[:cut], data[cut:]
-            if b"\x1b" in data and _COLOUR_AT_WORD.search(data):
+            last = data[-1:]
+            if b"\x1b" in data and _COLOUR_AT_WORD.search(before + data):
                 self.seekable = False  # from here on offsets are not those of the file
                 data = _ANSI.sub(b"", data)
+            before = last or before
             yield data
         yield tail
 

@@ -94,4 +94,4 @@ def _category(row: CategoryRow) -> dict[str, object]:
 def _number(amount: Decimal, *, whole: bool) -> int | float:
     if whole or amount == amount.to_integral_value():
         return int(amount)
-    return float(round(amount, 6))
+    return round(float(amount), 6)

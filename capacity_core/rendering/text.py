@@ -373,7 +373,7 @@ def _amount(value: Known) -> str:
     number = value.amount
     if number == number.to_integral_value():
         return f"{int(number):,}"
-    return f"{round(number, 2):,}" if abs(number) >= 1 else str(number.normalize())
+    return f"{number:,.2f}" if abs(number) >= 1 else str(number.normalize())
 
 
 def _bound(value: Unknown) -> str:
@@ -386,7 +386,7 @@ def _bound(value: Unknown) -> str:
 
 def _bare(number: Decimal, unit: Unit | None) -> str:
     if unit == GIB:
-        return f"{round(number, 2)}"
+        return f"{number:.2f}"
     return f"{int(number):,}"
 
 

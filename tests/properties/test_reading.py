@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from capacity_core.analysis import Options, analyse
@@ -181,6 +181,7 @@ def test_chunk_sizes_change_nothing(
     ),
     size=st.integers(1, 300),
 )
+@example(lines=["<gpu 0> pool ready: 0 tokens"], colours=[(4, "\x1b[36m")], size=1)
 def test_colours_anywhere_hide_nothing_whatever_the_chunks(
     lines: list[str],
     colours: list[tuple[int, str]],
@@ -409,6 +410,7 @@ def test_any_bytes_give_a_report_or_a_capacity_error(content: bytes, log: Path) 
     ),
     where=st.integers(0, 30),
 )
+@example(texts=["Available KV cache memory: -1.43 GiB"], odd="9" * 60, where=0)
 def test_any_numbers_in_real_messages_give_a_report_or_a_capacity_error(
     texts: list[str], odd: str, where: int, log: Path
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import gc
 import gzip
+import io
 import json
 import os
 import random
@@ -25,6 +27,7 @@ from capacity_core.analysis import Options, analyse
 from capacity_core.api.report import Report
 from capacity_core.errors import NothingRecognised, UnusableInput
 from capacity_core.loader import load
+from capacity_core.reading import sources
 from capacity_core.reading.sources import CHUNK, SMALL, Source
 
 PLUGINS = load()
@@ -193,19 +196,28 @@ def test_a_missing_file_is_refused(log: Path) -> None:
         report_of(log)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_an_unreadable_file_is_refused(log: Path) -> None:
-    log.write_bytes(PLAIN)
-    log.chmod(0)
+def test_an_unreadable_file_is_refused(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    # Not chmod: root may read every file.
+    monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(UnusableInput, match="cannot be read: Permission denied"):
-        report_of(log)
+        Source("log0", str(log))
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="Linux only")
-def test_a_file_that_fails_while_it_is_read_is_refused() -> None:
+def test_a_file_that_fails_while_it_is_read_is_refused(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a network file system does when it goes away."""
+
+    class Gone(io.RawIOBase):
+        def readinto(self, _: object) -> int:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(sources, "_open", lambda _: Gone())
     with pytest.raises(UnusableInput, match="cannot be read"):
-        Source("log0", "/proc/self/mem")
+        Source("log0", str(log))
 
 
 def test_binary_data_is_refused_as_such(log: Path) -> None:

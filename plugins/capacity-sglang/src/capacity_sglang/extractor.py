@@ -13,81 +13,37 @@ import attrs
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     Deployment,
-    Failure,
-    FailureKind,
     Finding,
-    KvFacts,
     Ledger,
     Levers,
     RankId,
-    Role,
     Severity,
     Stage,
     Status,
-    TokenUse,
-    WorkerFacts,
 )
-from capacity_core.api.process import crash
 from capacity_core.api.versions import release_key
-from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, RATIO, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, least, text
+from capacity_core.units import RATIO, TOKENS
+from capacity_core.values import Known, Unknown, Value, least
 from capacity_sglang.args import ServerArgs, Settings
 from capacity_sglang.failures import Crashed, NoKvMemory
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
 from capacity_sglang.limits import Limits, RequestLimit, ServerUp
+from capacity_sglang.outcome import every_worker_ready, failure_of, stage_reached
 from capacity_sglang.pools import (
-    CompressedBudget,
-    CompressedPools,
-    CompressedSizing,
     KvBudget,
     KvDtype,
     PoolAllocated,
-    PoolsReady,
-    PostCapturePool,
-    SlidingWindowTokens,
-    SlidingWindowTotal,
     StatePool,
-    StateRings,
     StateSlots,
 )
-from capacity_sglang.ranks import kv_pool, rank_facts
+from capacity_sglang.ranks import rank_facts
 from capacity_sglang.reading import RankReading
-from capacity_sglang.weights import DistributedReady, WeightsBegin, WeightsLoaded
-
-RANK_EVENTS = (
-    DistributedReady,
-    WeightsBegin,
-    WeightsLoaded,
-    PoolAllocated,
-    SlidingWindowTotal,
-    SlidingWindowTokens,
-    StateSlots,
-    StatePool,
-    StateRings,
-    PoolsReady,
-    KvBudget,
-    CompressedBudget,
-    CompressedPools,
-    CompressedSizing,
-    PostCapturePool,
-    CaptureBegin,
-    CaptureEnd,
-    Limits,
-)
-"""What a rank prints of itself, in the order of a start."""
+from capacity_sglang.starts import RANK_EVENTS, loads_anew, other_node, pasted_again, rank_of
+from capacity_sglang.weights import WeightsBegin
+from capacity_sglang.workers import kv_dtype, kv_facts, workers_of
 
 # From here on draft weights are loaded before the target's pool is made.
 _DRAFT_FIRST_SINCE = (0, 5, 14)
-
-_REACHED = (
-    (Stage.BEFORE_WEIGHTS, WeightsBegin),
-    (Stage.AFTER_WEIGHTS, WeightsLoaded),
-    (Stage.AFTER_POOLS, PoolsReady),
-    (Stage.BEFORE_GRAPHS, CaptureBegin),
-    (Stage.AFTER_GRAPHS, CaptureEnd),
-    (Stage.READY, Limits),
-    (Stage.READY, ServerUp),
-)
 
 
 @attrs.frozen
@@ -114,11 +70,11 @@ class SglangExtractor:
         """
         event = sighting.event
         if isinstance(event, ServerArgs):
-            return run.has(*RANK_EVENTS, NoKvMemory, Crashed) and not _other_node(run, event)
+            return run.has(*RANK_EVENTS, NoKvMemory, Crashed) and not other_node(run, event)
         if isinstance(event, WeightsBegin):
-            return _loads_anew(run, sighting, event)
+            return loads_anew(run, sighting, event)
         if isinstance(event, PoolAllocated):
-            return _pasted_again(run, sighting, event)
+            return pasted_again(run, sighting, event)
         return False
 
     def extract(self, run: Run) -> Ledger:
@@ -127,80 +83,24 @@ class SglangExtractor:
         off = settings.text("disable_cuda_graph")
         graphs_off = off if isinstance(off, Known) and off.amount == "True" else None
         phases = frozenset(phase for reading in readings for phase in reading.draft_phases)
-        failure = _failure(run)
-        up = run.has(ServerUp) or _every_worker_ready(readings)
+        failure = failure_of(run)
+        up = run.has(ServerUp) or every_worker_ready(readings)
         status = Status.FAILED if failure else Status.READY if up else Status.INCOMPLETE
-        workers = _workers(run, readings, settings)
+        workers = workers_of(run, readings, settings)
         return Ledger(
             framework=self.framework,
             title=self.title,
             status=status,
-            reached=_reached(run),
+            reached=stage_reached(run),
             deployment=_deployment(run, settings),
             ranks=tuple(rank_facts(reading, graphs_off, phases) for reading in readings),
             workers=workers,
-            kv=_kv(run, readings, settings),
+            kv=kv_facts(run, readings, settings),
             failure=failure,
             findings=tuple(_findings(run, readings)),
             levers=_levers(readings, settings),
             version_range=run.version_range,
         )
-
-
-def _other_node(run: Run, event: ServerArgs) -> bool:
-    """Whether these are the arguments of another node of the deployment that `run` already
-    shows."""
-    for sighting in run.of(ServerArgs):
-        first = sighting.event.arguments
-        node = event.arguments.said("node_rank")
-        same = first.said("model_path") == event.arguments.said("model_path")
-        nodes = event.arguments.said("nnodes") not in (None, "1")
-        if not (same and nodes and node not in (None, first.said("node_rank"))):
-            return False
-    return run.has(ServerArgs)
-
-
-def _loads_anew(run: Run, sighting: Sighting[Any], event: WeightsBegin) -> bool:
-    """Whether a rank that loaded before loads its served model again.
-
-    After its limits or its death it does; else it does when it has about as much free memory as
-    the first time: a draft model never starts with so much.
-    """
-    mine = [
-        s.event
-        for s in run.of(WeightsBegin, WeightsLoaded, Limits, Crashed, NoKvMemory)
-        if _rank_of(s) == _rank_of(sighting)
-    ]
-    begins = [e for e in mine if isinstance(e, WeightsBegin)]
-    ends = [e for e in mine if isinstance(e, WeightsLoaded)]
-    if not begins and not ends:
-        return False
-    if run.has(ServerUp) or any(isinstance(e, Limits | Crashed | NoKvMemory) for e in mine):
-        return True
-    if not begins or not ends:
-        return False
-    first, low = begins[0].free, ends[-1].free
-    return first > low and event.free > (first + low) / 2
-
-
-def _pasted_again(run: Run, sighting: Sighting[Any], event: PoolAllocated) -> bool:
-    """A pool line of a rank whose pools are complete, with other tokens, and no draft model to
-    explain it."""
-    mine = [
-        s
-        for s in run.of(PoolAllocated, PoolsReady, WeightsBegin, WeightsLoaded)
-        if _rank_of(s) == _rank_of(sighting)
-    ]
-    ended = any(isinstance(s.event, PoolsReady) for s in mine)
-    loads = sum(isinstance(s.event, WeightsLoaded | WeightsBegin) for s in mine)
-    known_tokens = {s.event.tokens for s in mine if isinstance(s.event, PoolAllocated)}
-    return ended and loads == 0 and bool(known_tokens) and event.tokens not in known_tokens
-
-
-def _rank_of(sighting: Sighting[Any]) -> RankId:
-    """The rank that a line speaks for. One GPU prints none, so no rank means the first."""
-    speaker = sighting.speaker
-    return RankId(dp=speaker.dp or 0, pp=speaker.pp or 0, tp=speaker.tp or 0)
 
 
 def _readings(run: Run, settings: Settings) -> list[RankReading]:
@@ -230,7 +130,7 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
                 continue
             speaker = above
         above = sighting
-        rank = _rank_of(speaker)
+        rank = rank_of(speaker)
         by_rank.setdefault(rank, []).append(sighting)
         labels[rank] = labels.get(rank) or speaker.speaker.label
     span = run.version_range
@@ -252,18 +152,6 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
     ]
 
 
-def _every_worker_ready(readings: list[RankReading]) -> bool:
-    """Whether every scheduler that shows itself has printed its limits."""
-    shown = {reading.rank.dp for reading in readings}
-    ready = {reading.rank.dp for reading in readings if reading.limits is not None}
-    return bool(shown) and shown == ready
-
-
-def _reached(run: Run) -> Stage | None:
-    seen = [stage for stage, event in _REACHED if run.has(event)]
-    return seen[-1] if seen else None
-
-
 def _deployment(run: Run, settings: Settings) -> Deployment:
     limits = run.last_of(Limits)
     dead = run.last_of(NoKvMemory)
@@ -283,7 +171,7 @@ def _deployment(run: Run, settings: Settings) -> Deployment:
         model=settings.text("model_path"),
         quantization=settings.text("quantization"),
         kv_cache_dtype=settings.text("kv_cache_dtype"),
-        kv_cache_dtype_resolved=_kv_dtype(run),
+        kv_cache_dtype_resolved=kv_dtype(run),
         mem_fraction_static=fraction,
         context_length=limit("context_length", "context_length"),
         page_size=settings.number(TOKENS, "page_size"),
@@ -293,155 +181,6 @@ def _deployment(run: Run, settings: Settings) -> Deployment:
         disaggregation=settings.text("disaggregation_mode", none=("null",)),
         parallel=settings.parallel,
         workers=settings.workers,
-    )
-
-
-def _kv_dtype(run: Run) -> Value:
-    said: list[Sighting[Any]] = [*run.of(PoolAllocated), *run.of(PostCapturePool), *run.of(KvDtype)]
-    for sighting in said:
-        dtype = sighting.event.dtype
-        if dtype is not None:
-            return text(dtype, Origin.PRINTED, how=sighting.matcher, evidence=(sighting.line,))
-    return Unknown(why="the KV cache's element type is not printed")
-
-
-def _workers(run: Run, readings: list[RankReading], settings: Settings) -> tuple[WorkerFacts, ...]:
-    """One row for each scheduler that the arguments or any line name."""
-    count = settings.workers
-    named = set(range(int(count.number))) if isinstance(count, Known) else set()
-    shown = {reading.rank.dp or 0 for reading in readings}
-    request_limits = {_rank_of(s).dp: s for s in run.of(RequestLimit)}
-    return tuple(
-        _worker(
-            dp,
-            [reading for reading in readings if reading.rank.dp == dp],
-            _ranks_of_worker(settings),
-            request_limits.get(dp),
-        )
-        for dp in sorted(named | shown)
-    )
-
-
-def _ranks_of_worker(settings: Settings) -> int | None:
-    """How many ranks share one scheduler's tokens: tp·pp, under attention-DP the rank's share of
-    tp."""
-    tensor, pipeline = settings.whole("tp_size"), settings.whole("pp_size") or 1
-    if tensor is None:
-        return None
-    attention = settings.parallel.attention_data
-    split = int(attention.number) if isinstance(attention, Known) else 1
-    return max(1, tensor // max(1, split)) * pipeline
-
-
-def _worker(
-    dp: int, readings: list[RankReading], ranks: int | None, request: Sighting[Any] | None
-) -> WorkerFacts:
-    name = f"DP{dp}"
-    limits = next((reading.limits for reading in readings if reading.limits is not None), None)
-    if limits is not None:
-        tokens = limits.value("tokens", f"tokens[{name}]")
-        request_limit = limits.value("max_running_requests", f"request_limit[{name}]")
-    else:
-        terms: list[Value] = [reading.target_tokens for reading in readings]
-        if not terms or (ranks is not None and len(terms) < ranks):
-            terms.append(Unknown(why=f"not all ranks of {name} are in the log", unit=TOKENS))
-        tokens = least(terms)
-        request_limit = Unknown(why="no max_total_num_tokens line", unit=REQUESTS)
-    if request is not None:
-        request_limit = request_limit | request.value("max_running_requests")
-    sized = [reading for reading in readings if reading.kv_pools or reading.post_capture]
-    return WorkerFacts(
-        dp=dp,
-        tokens=tokens,
-        request_limit=request_limit,
-        size=_least_known([kv_pool(reading) for reading in readings], "no KV pool line"),
-        budget=_least_known(
-            [reading.kv_budget for reading in readings], "the budget is not printed"
-        ),
-        state_slots=next((r.state_slots for r in readings if r.state_slots is not None), None),
-        pools=sized[0].kv_pools if sized else (),
-    )
-
-
-def _least_known(values: list[Value], why: str) -> Value:
-    """The least over the ranks that print it: a figure of one GPU, not a sum that needs all."""
-    said = [value for value in values if isinstance(value, Known)]
-    return least(said) if said else Unknown(why=why, unit=GIB)
-
-
-def _kv(run: Run, readings: list[RankReading], settings: Settings) -> KvFacts:
-    compressed = run.last_of(CompressedBudget)
-    mode = _sizing_mode(run, compressed)
-    use, why = TokenUse.ANY_LENGTH, ""
-    if any(reading.is_hybrid_window for reading in readings):
-        use = TokenUse.UPPER_LIMIT
-        why = (
-            "the sliding-window pool binds as well, and the log does not say how long the window is"
-        )
-    elif compressed is not None or run.has(CompressedPools):
-        use = TokenUse.UPPER_LIMIT
-        why = "the sliding-window and state pools bind as well"
-    return KvFacts(
-        token_use=use,
-        token_use_why=why,
-        bytes_per_token=_bytes_per_token(run, readings, settings),
-        bytes_per_full_token=(
-            compressed.value("bytes_per_full_token", "bytes_per_full_token")
-            if compressed is not None
-            else Unknown(why="printed for compressed pools only", unit=BYTES_PER_TOKEN)
-        ),
-        sizing_mode=mode,
-        dtype=_kv_dtype(run),
-    )
-
-
-def _sizing_mode(run: Run, compressed: Sighting[Any] | None) -> Value:
-    sizing = run.last_of(CompressedSizing)
-    if sizing is not None:
-        return sizing.value("mode")
-    if compressed is not None and compressed.event.unified:
-        return text("unified", Origin.PRINTED, how=compressed.matcher, evidence=(compressed.line,))
-    return Unknown(why="the sizing mode is printed from 0.5.21 on, for compressed pools")
-
-
-def _bytes_per_token(run: Run, readings: list[RankReading], settings: Settings) -> Value:
-    """(K + V) / (tokens + page): the pool's bytes include one padding page
-    (mem_cache/memory_pool.py).
-
-    Unknown for hybrid, compressed and post-capture pools, where a token's cost is no single figure.
-    """
-    unit = BYTES_PER_TOKEN
-    if run.has(CompressedBudget, CompressedPools, SlidingWindowTotal, SlidingWindowTokens):
-        return Unknown(why="the model has more than one kind of KV pool", unit=unit)
-    pools = [pool for reading in readings for pool in reading.kv_pools if pool.role is Role.TARGET]
-    if run.has(PostCapturePool) or not pools or any(pool.label != "full" for pool in pools):
-        return Unknown(why="no single KV pool line of the served model", unit=unit)
-    page = settings.number(TOKENS, "page_size")
-    if isinstance(page, Unknown):
-        return Unknown(why="the page size, which pads the pool, is not printed", unit=unit)
-    pool = pools[0]
-    rows = pool.tokens.named("tokens") + page.named("page_size")
-    return pool.size.to(BYTES) / rows
-
-
-def _failure(run: Run) -> Failure | None:
-    dead = run.last_of(NoKvMemory)
-    if dead is not None:
-        return _failed(run, dead, FailureKind.NO_KV_MEMORY)
-    sighting = run.last_of(Crashed) or crash(run, RANK_EVENTS, (Limits, ServerUp))
-    return _failed(run, sighting, FailureKind.UNKNOWN) if sighting is not None else None
-
-
-def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind) -> Failure:
-    up = run.has(Limits, ServerUp)
-    served = isinstance(sighting.event, Crashed) and sighting.matcher == "sglang.no_request_slot"
-    stage = Stage.SERVING if up or served else _reached(run) or Stage.STARTUP
-    return Failure(
-        kind=kind,
-        stage=stage,
-        rank=_rank_of(sighting).text if sighting.speaker.label else None,
-        message=sighting.text,
-        evidence=(sighting.line,),
     )
 
 

@@ -1,0 +1,160 @@
+"""The schedulers of a run: the tokens and requests each takes, and what a token costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capacity_core.api.extractors import Run, Sighting
+from capacity_core.api.ledger import (
+    KvFacts,
+    Role,
+    TokenUse,
+    WorkerFacts,
+)
+from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, least, text
+from capacity_sglang.args import Settings
+from capacity_sglang.limits import RequestLimit
+from capacity_sglang.pools import (
+    CompressedBudget,
+    CompressedPools,
+    CompressedSizing,
+    KvDtype,
+    PoolAllocated,
+    PostCapturePool,
+    SlidingWindowTokens,
+    SlidingWindowTotal,
+)
+from capacity_sglang.ranks import kv_pool
+from capacity_sglang.reading import RankReading
+from capacity_sglang.starts import rank_of
+
+
+def kv_dtype(run: Run) -> Value:
+    said: list[Sighting[Any]] = [*run.of(PoolAllocated), *run.of(PostCapturePool), *run.of(KvDtype)]
+    for sighting in said:
+        dtype = sighting.event.dtype
+        if dtype is not None:
+            return text(dtype, Origin.PRINTED, how=sighting.matcher, evidence=(sighting.line,))
+    return Unknown(why="the KV cache's element type is not printed")
+
+
+def workers_of(
+    run: Run, readings: list[RankReading], settings: Settings
+) -> tuple[WorkerFacts, ...]:
+    """One row for each scheduler that the arguments or any line name."""
+    count = settings.workers
+    named = set(range(int(count.number))) if isinstance(count, Known) else set()
+    shown = {reading.rank.dp or 0 for reading in readings}
+    request_limits = {rank_of(s).dp: s for s in run.of(RequestLimit)}
+    return tuple(
+        _worker(
+            dp,
+            [reading for reading in readings if reading.rank.dp == dp],
+            _ranks_of_worker(settings),
+            request_limits.get(dp),
+        )
+        for dp in sorted(named | shown)
+    )
+
+
+def _ranks_of_worker(settings: Settings) -> int | None:
+    """How many ranks share one scheduler's tokens: tp·pp, under attention-DP the rank's share of
+    tp."""
+    tensor, pipeline = settings.whole("tp_size"), settings.whole("pp_size") or 1
+    if tensor is None:
+        return None
+    attention = settings.parallel.attention_data
+    split = int(attention.number) if isinstance(attention, Known) else 1
+    return max(1, tensor // max(1, split)) * pipeline
+
+
+def _worker(
+    dp: int, readings: list[RankReading], ranks: int | None, request: Sighting[Any] | None
+) -> WorkerFacts:
+    name = f"DP{dp}"
+    limits = next((reading.limits for reading in readings if reading.limits is not None), None)
+    if limits is not None:
+        tokens = limits.value("tokens", f"tokens[{name}]")
+        request_limit = limits.value("max_running_requests", f"request_limit[{name}]")
+    else:
+        terms: list[Value] = [reading.target_tokens for reading in readings]
+        if not terms or (ranks is not None and len(terms) < ranks):
+            terms.append(Unknown(why=f"not all ranks of {name} are in the log", unit=TOKENS))
+        tokens = least(terms)
+        request_limit = Unknown(why="no max_total_num_tokens line", unit=REQUESTS)
+    if request is not None:
+        request_limit = request_limit | request.value("max_running_requests")
+    sized = [reading for reading in readings if reading.kv_pools or reading.post_capture]
+    return WorkerFacts(
+        dp=dp,
+        tokens=tokens,
+        request_limit=request_limit,
+        size=_least_known([kv_pool(reading) for reading in readings], "no KV pool line"),
+        budget=_least_known(
+            [reading.kv_budget for reading in readings], "the budget is not printed"
+        ),
+        state_slots=next((r.state_slots for r in readings if r.state_slots is not None), None),
+        pools=sized[0].kv_pools if sized else (),
+    )
+
+
+def _least_known(values: list[Value], why: str) -> Value:
+    """The least over the ranks that print it: a figure of one GPU, not a sum that needs all."""
+    said = [value for value in values if isinstance(value, Known)]
+    return least(said) if said else Unknown(why=why, unit=GIB)
+
+
+def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFacts:
+    compressed = run.last_of(CompressedBudget)
+    mode = _sizing_mode(run, compressed)
+    use, why = TokenUse.ANY_LENGTH, ""
+    if any(reading.is_hybrid_window for reading in readings):
+        use = TokenUse.UPPER_LIMIT
+        why = (
+            "the sliding-window pool binds as well, and the log does not say how long the window is"
+        )
+    elif compressed is not None or run.has(CompressedPools):
+        use = TokenUse.UPPER_LIMIT
+        why = "the sliding-window and state pools bind as well"
+    return KvFacts(
+        token_use=use,
+        token_use_why=why,
+        bytes_per_token=_bytes_per_token(run, readings, settings),
+        bytes_per_full_token=(
+            compressed.value("bytes_per_full_token", "bytes_per_full_token")
+            if compressed is not None
+            else Unknown(why="printed for compressed pools only", unit=BYTES_PER_TOKEN)
+        ),
+        sizing_mode=mode,
+        dtype=kv_dtype(run),
+    )
+
+
+def _sizing_mode(run: Run, compressed: Sighting[Any] | None) -> Value:
+    sizing = run.last_of(CompressedSizing)
+    if sizing is not None:
+        return sizing.value("mode")
+    if compressed is not None and compressed.event.unified:
+        return text("unified", Origin.PRINTED, how=compressed.matcher, evidence=(compressed.line,))
+    return Unknown(why="the sizing mode is printed from 0.5.21 on, for compressed pools")
+
+
+def _bytes_per_token(run: Run, readings: list[RankReading], settings: Settings) -> Value:
+    """(K + V) / (tokens + page): the pool's bytes include one padding page
+    (mem_cache/memory_pool.py).
+
+    Unknown for hybrid, compressed and post-capture pools, where a token's cost is no single figure.
+    """
+    unit = BYTES_PER_TOKEN
+    if run.has(CompressedBudget, CompressedPools, SlidingWindowTotal, SlidingWindowTokens):
+        return Unknown(why="the model has more than one kind of KV pool", unit=unit)
+    pools = [pool for reading in readings for pool in reading.kv_pools if pool.role is Role.TARGET]
+    if run.has(PostCapturePool) or not pools or any(pool.label != "full" for pool in pools):
+        return Unknown(why="no single KV pool line of the served model", unit=unit)
+    page = settings.number(TOKENS, "page_size")
+    if isinstance(page, Unknown):
+        return Unknown(why="the page size, which pads the pool, is not printed", unit=unit)
+    pool = pools[0]
+    rows = pool.tokens.named("tokens") + page.named("page_size")
+    return pool.size.to(BYTES) / rows

@@ -1,0 +1,142 @@
+"""What was started, and how: from arguments, configuration and what the engines made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capacity_core.api.extractors import Run, Sighting
+from capacity_core.api.ledger import (
+    Deployment,
+    Parallel,
+)
+from capacity_core.units import COUNT, RATIO, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_vllm.args import (
+    ChunkedPrefill,
+    EngineConfig,
+    ModelLength,
+    ServerVersion,
+    Settings,
+)
+from capacity_vllm.failures import ContextExceedsPool, FreeMemoryRefused
+from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
+from capacity_vllm.pools import (
+    BlockSize,
+    ContextParallel,
+    FittedLength,
+    HybridSign,
+    KvSize,
+    MaxConcurrency,
+)
+from capacity_vllm.usage import UsageSummary
+
+
+def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
+    data = _data_parallel(run, settings)
+    return Deployment(
+        version=version_of(run),
+        model=settings.text("model", "model_tag"),
+        quantization=settings.text("quantization"),
+        kv_cache_dtype=settings.text("kv_cache_dtype"),
+        kv_cache_dtype_resolved=Unknown(why="vLLM does not print the resolved element type"),
+        mem_fraction_static=Unknown(why="not a setting of vLLM", unit=RATIO),
+        gpu_memory_utilization=_utilization(run, settings),
+        context_length=_context_length(run, settings),
+        page_size=block_size_of(run, settings),
+        chunked_prefill_size=_chunked_prefill(run, settings),
+        max_prefill_tokens=Unknown(why="not a setting of vLLM", unit=TOKENS),
+        speculative=settings.nested("speculative_config", "method"),
+        disaggregation=Unknown(why="the log does not say"),
+        parallel=Parallel(
+            tensor=tensor | _default_size(run, settings, "tensor_parallel_size"),
+            pipeline=settings.number(COUNT, "pipeline_parallel_size")
+            | _default_size(run, settings, "pipeline_parallel_size"),
+            data=data,
+            context=_context_parallel(run, settings),
+            nodes=settings.number(COUNT, "nnodes"),
+        ),
+        workers=data,
+    )
+
+
+def _default_size(run: Run, settings: Settings, key: str) -> Value:
+    """One, when the arguments leave the size out and no rank of the run contradicts it."""
+    if any(s.speaker.tp or s.speaker.pp or s.speaker.rank for s in run):
+        return Unknown(why=f"{key} is not printed", unit=COUNT)
+    return settings.default(1, COUNT, key)
+
+
+def _data_parallel(run: Run, settings: Settings) -> Value:
+    """As asked for: the configuration of dense models says 1 from 0.14.1 on, whatever was asked
+    (v1/engine/core.py:921). Engines that speak by their rank are counted as well."""
+    said = (
+        settings.asked(COUNT, "data_parallel_size")
+        | settings.number(COUNT, "data_parallel_size")
+        | settings.default(1, COUNT, "data_parallel_size")
+    )
+    ranked = [s for s in run if s.speaker.dp is not None]
+    shown = max((s.speaker.dp or 0 for s in ranked), default=-1) + 1
+    if isinstance(said, Known) and shown > said.number:
+        lines = tuple(s.line for s in ranked if s.speaker.dp == shown - 1)[:1]
+        return known(shown, COUNT, Origin.DERIVED, how="highest DP rank + 1", evidence=lines)
+    return said
+
+
+def block_size_of(run: Run, settings: Settings) -> Value:
+    """As the back-end or the state layers set it, else as asked for."""
+    said: list[list[Sighting[Any]]] = [[*run.of(HybridSign)], [*run.of(BlockSize)]]
+    for sightings in said:
+        blocks = {s.event.block: s for s in sightings if s.event.block is not None}
+        if len(blocks) == 1:
+            return next(iter(blocks.values())).value("block")
+    return settings.number(TOKENS, "block_size")
+
+
+def _chunked_prefill(run: Run, settings: Settings) -> Value:
+    value = settings.number(TOKENS, "max_num_batched_tokens")
+    sighting = run.last_of(ChunkedPrefill)
+    return value if sighting is None else sighting.value("batched") | value
+
+
+def version_of(run: Run) -> Value:
+    said = (*run.of(EngineConfig), *run.of(ServerVersion))
+    if not said:
+        return Unknown(why="no line of this run prints the release")
+    return said[0].value("version")
+
+
+def _utilization(run: Run, settings: Settings) -> Value:
+    value = settings.number(RATIO, "gpu_memory_utilization")
+    for event in (UsageSummary, FreeMemoryRefused, EstimateApplied, EstimateNotApplied):
+        sighting = run.last_of(event)
+        if sighting is not None:
+            value = value | sighting.value("utilization")
+    return value
+
+
+def _context_length(run: Run, settings: Settings) -> Value:
+    """The effective longest length: auto-fit's choice, what the capacity line is about, the
+    configuration, the arguments."""
+    value: Value = Unknown(why="no line tells the longest length", unit=TOKENS)
+    for event, field in (
+        (FittedLength, "length"),
+        (KvSize, "request_tokens"),
+        (MaxConcurrency, "request_tokens"),
+        (ContextExceedsPool, "length"),
+    ):
+        sighting = run.last_of(event)
+        if sighting is not None and getattr(sighting.event, field) is not None:
+            value = value | sighting.value(field)
+    asked = settings.number(TOKENS, "max_seq_len", "max_model_len")
+    if isinstance(asked, Known) and asked.number > 0:
+        value = value | asked
+    lengths = {s.event.length for s in run.of(ModelLength)}
+    if len(lengths) == 1:
+        value = value | run.of(ModelLength)[0].value("length")
+    return value
+
+
+def _context_parallel(run: Run, settings: Settings) -> Value:
+    value = settings.number(COUNT, "decode_context_parallel_size")
+    factor = run.last_of(ContextParallel)
+    return value if factor is None else factor.value("factor") | value

@@ -1,0 +1,280 @@
+"""What the engines of a run say of their KV caches, and what their tokens mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import attrs
+
+from capacity_core.api.extractors import Run, Sighting
+from capacity_core.api.ledger import (
+    Deployment,
+    KvFacts,
+    Reported,
+    TokenUse,
+    WorkerFacts,
+    least_reported,
+)
+from capacity_core.api.versions import release_key
+from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, least
+from capacity_vllm.args import (
+    EngineConfig,
+    Settings,
+)
+from capacity_vllm.deployment import block_size_of, version_of
+from capacity_vllm.pools import (
+    BlocksOverridden,
+    ContextParallel,
+    HybridSign,
+    KvReserved,
+    KvSize,
+    MaxConcurrency,
+)
+from capacity_vllm.ranks import (
+    WorkerReading,
+    is_actor,
+    process_of,
+)
+
+# From here on the printed tokens are int(concurrency · longest length) for every model
+# (v1/core/kv_cache_utils.py of 0.20.0:1679 and 0.21.0:1686).
+_TOKENS_DERIVED_SINCE = (0, 21)
+
+
+_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
+
+
+@attrs.frozen(kw_only=True)
+class _Size:
+    """One statement of an engine: tokens, and the concurrency printed with it."""
+
+    dp: int
+    tokens: Value
+    reported: Reported | None
+
+
+class KvReading:
+    """What the engines of a run say of their KV caches."""
+
+    def __init__(self, run: Run, readings: Sequence[WorkerReading], settings: Settings) -> None:
+        self._run = run
+        self._readings = readings
+        self._settings = settings
+        self._sizes = list(_sizes(run))
+        self._blocks = self._plain_blocks()
+
+    # A worker here is one engine with its own pool: a data-parallel rank.
+    def workers(self, deployment: Deployment) -> tuple[WorkerFacts, ...]:
+        count = deployment.workers
+        named = set(range(int(count.number))) if isinstance(count, Known) else set()
+        shown = {size.dp for size in self._sizes} | {r.rank.dp or 0 for r in self._readings}
+        return tuple(self._worker(dp) for dp in sorted(named | shown))
+
+    def _worker(self, dp: int) -> WorkerFacts:
+        sizes = [size for size in self._sizes if size.dp == dp]
+        tokens = [size.tokens for size in sizes if isinstance(size.tokens, Known)]
+        budgets = [
+            reading.kv_budget
+            for reading in self._readings
+            if (reading.rank.dp or 0) == dp and isinstance(reading.kv_budget, Known)
+        ]
+        budget = least(budgets) if budgets else Unknown(why="no KV budget is printed", unit=GIB)
+        limit = self._settings.number(REQUESTS, "max_num_seqs")
+        if isinstance(limit, Unknown):
+            why = "max_num_seqs is not printed; its default depends on release and device"
+            limit = Unknown(why=why, unit=REQUESTS)
+        return WorkerFacts(
+            dp=dp,
+            # Up to 0.11.0 each worker's own count is printed before the engine takes the minimum.
+            tokens=least(tokens) if tokens else Unknown(why="no 'KV cache size' line", unit=TOKENS),
+            request_limit=limit,
+            size=budget,
+            budget=budget,
+            reported=least_reported([size.reported for size in sizes]),
+        )
+
+    def facts(self) -> KvFacts:
+        use, why = self._token_use()
+        return KvFacts(
+            token_use=use,
+            token_use_why=why,
+            blocks=self._possible_blocks(),
+            unusable=self._null_block(),
+            bytes_per_token=self._bytes_per_token(),
+            bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
+            sizing_mode=Unknown(why="not a setting of vLLM"),
+            dtype=Unknown(why="vLLM does not print the resolved element type"),
+        )
+
+    def _token_use(self) -> tuple[TokenUse, str]:
+        """What the printed tokens mean for other lengths; see KvSize."""
+        longest = (
+            "these tokens are concurrency · max_model_len: they hold at that length, shorter "
+            "requests cost more than their share wherever a model keeps more than full-length KV"
+        )
+        derived = self._derived_tokens()
+        if derived:
+            return TokenUse.LONGEST_ONLY, longest
+        if self._blocks:
+            if derived is False:
+                return TokenUse.ANY_LENGTH, ""
+            return TokenUse.LONGEST_ONLY, f"the release is not known; {longest}"
+        if self._run.has(ContextParallel):
+            return TokenUse.UNCLEAR, "the tokens are of all context-parallel ranks together"
+        if any(size.reported is not None for size in self._sizes):
+            return TokenUse.UNCLEAR, "tokens and concurrency do not agree on one kind of KV cache"
+        return TokenUse.UNCLEAR, "no concurrency line tells whether all layers keep full-length KV"
+
+    def _derived_tokens(self) -> bool | None:
+        """Whether tokens are derived from the concurrency, as from 0.21.0 on; None when the release
+        is not known: builds from source call themselves 0.1.dev, builds towards 0.21 0.20.x."""
+        if any(isinstance(s.event, KvSize) and s.event.concurrency for s in self._run.of(KvSize)):
+            return True  # one line: 0.28.0 and later
+        version = version_of(self._run)
+        if isinstance(version, Known):
+            release = release_key(str(version.amount))[:2]
+            built = re.search(r"dev|rc", str(version.amount)) is not None
+            if release > (0, 1) and not (built and release == (0, 20)):
+                return release >= _TOKENS_DERIVED_SINCE
+        span = self._run.version_range
+        if span is None:
+            return None
+        if release_key(span[0])[:2] >= _TOKENS_DERIVED_SINCE:
+            return True
+        return False if release_key(span[1])[:2] < _TOKENS_DERIVED_SINCE else None
+
+    def _plain_blocks(self) -> list[int]:
+        """The block sizes for which tokens are blocks · size and the concurrency follows from them.
+
+        concurrency = blocks / ceil(longest / size) holds for models with one kind of KV cache alone
+        (v1/core/kv_cache_utils.py of 0.9.2:740 … 0.20.0:872); two decimals are printed. Where the
+        tokens are whole longest requests, state-space models with one block a request fit, too.
+        """
+        if self._run.has(HybridSign, ContextParallel):
+            return []
+        sizes = [s for s in self._sizes if isinstance(s.tokens, Known) and s.reported is not None]
+        fitting = set(_BLOCK_SIZES) if sizes else set()
+        for size in sizes:
+            fitting &= set(_blocks_that_fit(size))
+        return sorted(fitting)
+
+    def _possible_blocks(self) -> tuple[int, ...]:
+        """The block sizes that this cache may have: the printed one, the usual ones for a log that
+        shows its start, and none when a hybrid model's own may be missing."""
+        said = block_size_of(self._run, self._settings)
+        if isinstance(said, Known):
+            return (int(said.number),)
+        started = self._run.has(EngineConfig) and not self._run.has(HybridSign)
+        return _BLOCK_SIZES if started else ()
+
+    def _null_block(self) -> Value | None:
+        """One block is never given to a request (v1/core/block_pool.py of 0.10.2:315)."""
+        said = block_size_of(self._run, self._settings)
+        if isinstance(said, Known):
+            return said
+        largest = self._blocks[-1] if self._blocks else _BLOCK_SIZES[-1]
+        half = Decimal(1 + largest) / 2
+        return Known(
+            amount=half,
+            unit=TOKENS,
+            error=half - 1,
+            origin=Origin.ASSUMED,
+            how="one block of an unprinted size",
+        )
+
+    def _bytes_per_token(self) -> Value:
+        """budget / tokens, too high by less than one block: floor(budget / block bytes) blocks are
+        made."""
+        unit = BYTES_PER_TOKEN
+        if self._derived_tokens() is not False:
+            why = "the printed tokens are derived from the concurrency (or the release is unknown)"
+            return Unknown(why=why, unit=unit)
+        if not self._blocks:
+            return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
+        if self._run.has(KvReserved) or override_of(self._run) is not None:
+            return Unknown(why="the pool is not made of the whole printed budget", unit=unit)
+        budgets = [r.kv_budget for r in self._readings if isinstance(r.kv_budget, Known)]
+        said = [size.tokens for size in self._sizes if isinstance(size.tokens, Known)]
+        if not budgets or not said:
+            return Unknown(why="no KV budget or no tokens are printed", unit=unit)
+        tokens = least(said).named("tokens")
+        per_token = least(budgets).named("kv_budget").to(BYTES) / tokens
+        if isinstance(per_token, Known) and isinstance(tokens, Known):
+            slack = per_token.number * self._blocks[-1] / tokens.number
+            per_token = attrs.evolve(per_token, error=per_token.error + slack)
+        return per_token
+
+
+def _sizes(run: Run) -> Iterator[_Size]:
+    """Each size line with its concurrency, which up to 0.27 follows on a line of its own."""
+    pending: dict[int, Sighting[Any]] = {}
+    numbers = _engine_numbers(run)
+    for sighting in run.of(KvSize, MaxConcurrency):
+        dp = numbers[_engine_of(sighting)]
+        event = sighting.event
+        if isinstance(event, KvSize):
+            if dp in pending:
+                yield _size(dp, pending.pop(dp), None)
+            if event.concurrency is not None:
+                yield _size(dp, sighting, sighting)
+            else:
+                pending[dp] = sighting
+        else:
+            yield _size(dp, pending.pop(dp, None), sighting)
+    for dp, sighting in pending.items():
+        yield _size(dp, sighting, None)
+
+
+def _engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
+    speaker = sighting.speaker
+    return ("actor", *process_of(sighting)) if is_actor(sighting) else ("dp", speaker.dp or 0)
+
+
+def _engine_numbers(run: Run) -> dict[tuple[object, ...], int]:
+    """Data-parallel ranks of engines; actors print none and are numbered as they come."""
+    engines = list(dict.fromkeys(_engine_of(s) for s in run.of(KvSize, MaxConcurrency)))
+    numbers = {e: int(str(e[1])) for e in engines if e[0] == "dp"}
+    free = (n for n in range(len(engines) + max(numbers.values(), default=0) + 1))
+    unused = (n for n in free if n not in numbers.values())
+    return numbers | {e: next(unused) for e in engines if e[0] == "actor"}
+
+
+def _size(dp: int, size: Sighting[Any] | None, concurrency: Sighting[Any] | None) -> _Size:
+    tokens: Value = Unknown(why="no 'KV cache size' line", unit=TOKENS)
+    reported = None
+    if size is not None:
+        tokens = size.value("tokens", f"tokens[DP{dp}]")
+    if concurrency is not None:
+        reported = Reported(
+            request_tokens=concurrency.event.request_tokens,
+            value=concurrency.value("concurrency"),
+        )
+    return _Size(dp=dp, tokens=tokens, reported=reported)
+
+
+def _blocks_that_fit(size: _Size) -> list[int]:
+    if not isinstance(size.tokens, Known) or size.reported is None:
+        return []
+    printed = size.reported.value
+    if not isinstance(printed, Known) or size.reported.request_tokens <= 0:
+        return []
+    tokens = int(size.tokens.number)
+    if not tokens or tokens % size.reported.request_tokens == 0:
+        return []
+    found = []
+    for block in _BLOCK_SIZES:
+        whole = -(-size.reported.request_tokens // block) * block
+        off = abs(Decimal(tokens) / whole - printed.number)
+        if tokens % block == 0 and off <= printed.error:
+            found.append(block)
+    return found
+
+
+def override_of(run: Run) -> Sighting[BlocksOverridden] | None:
+    """The override of the block count; graph profiling prints one of 0 blocks for itself."""
+    real = [s for s in run.of(BlocksOverridden) if s.event.profiled > 0]
+    return real[-1] if real else None
