@@ -16,9 +16,10 @@ from capacity_core.accounting.concurrency import concurrency, over_workers
 from capacity_core.accounting.devices import by_rank
 from capacity_core.accounting.findings import contradictions
 from capacity_core.accounting.gpus import gpu_row
+from capacity_core.accounting.layouts import layout_row, with_layout
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.extractors import Extractor, Run
-from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Placement
+from capacity_core.api.kv_layouts import ModelConfig
 from capacity_core.api.ledger import (
     Deployment,
     Finding,
@@ -30,7 +31,6 @@ from capacity_core.api.ledger import (
 )
 from capacity_core.api.matchers import printed_fields
 from capacity_core.api.report import (
-    ABSENT,
     SCHEMA,
     DeploymentRow,
     EvidenceRow,
@@ -43,18 +43,17 @@ from capacity_core.api.report import (
     RankRow,
     Report,
     RunRow,
-    TermRow,
     VersionRange,
     WorkerRow,
 )
-from capacity_core.errors import LayoutError, NothingRecognised, UnusableInput, UsageError
+from capacity_core.errors import NothingRecognised, UnusableInput, UsageError
 from capacity_core.loader import Plugins
 from capacity_core.reading.model_config import read_model_config
 from capacity_core.reading.runs import split
 from capacity_core.reading.scan import Scanner
 from capacity_core.reading.sources import Source
-from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN, COUNT, GIB, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, least, text, total
+from capacity_core.units import GIB, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, least, text
 
 DEFAULT_LENGTHS = (4096, 6144, 8192)
 
@@ -83,10 +82,29 @@ class _Read:
 
 @attrs.define
 class _Trouble:
-    """What plugins did wrong while they read: rows of the report, and findings."""
+    """What went wrong while plugins read: their rows of the report, and findings."""
 
+    plugins: Plugins
     rows: list[PluginRow] = attrs.field(factory=list)
     findings: list[Finding] = attrs.field(factory=list)
+
+    def blame(self, item: str, why: str) -> None:
+        """Mark the plugin that contributed an item as failed."""
+        owner = self.plugins.owner_of(item)
+        if owner is not None and owner.name not in {row.name for row in self.rows}:
+            self.rows.append(attrs.evolve(owner, status="failed", error=f"{item}: {why}"))
+        self.findings.append(
+            Finding(
+                code="plugin-failed",
+                severity=Severity.ERROR,
+                message=f"{item} failed while reading: {why}",
+            )
+        )
+
+    def all_rows(self) -> tuple[PluginRow, ...]:
+        """Every plugin's row, the failed ones last and once."""
+        names = {row.name for row in self.rows}
+        return (*(row for row in self.plugins.rows if row.name not in names), *self.rows)
 
 
 def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
@@ -99,10 +117,11 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     """
     config = read_model_config(options.config) if options.config else None
     readings = _device_readings(options.smi, plugins) if options.smi else ()
-    trouble = _Trouble()
+    trouble = _Trouble(plugins)
     reads, inputs = _read_logs(paths, plugins, options, trouble)
     chosen = _select(reads, options.run)
-    ledger = chosen.ledger
+    layout, layout_findings = _layout(config, options, chosen.ledger, trouble)
+    ledger = with_layout(chosen.ledger, layout)
     inputs += tuple(
         _input_row(name, kind, path)
         for name, kind, path in (
@@ -121,13 +140,12 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         _device_name(ledger, readings),
         _device_total(facts, readings),
     )
-    layout, layout_findings = _layout(config, options, ledger, plugins, trouble)
     fits = concurrency(ledger, options.request_tokens)
     return Report(
         schema=SCHEMA,
         tool=_tool_version(),
         title=ledger.title,
-        plugins=(*_rows_without(plugins.rows, trouble.rows), *trouble.rows),
+        plugins=trouble.all_rows(),
         inputs=inputs,
         runs=tuple(read.row for read in reads),
         selected_run=chosen.row.index,
@@ -176,7 +194,7 @@ def _read_logs(
         source = Source(f"log{number}", path)
         try:
             for run in split(scanner.scan(source), plugins.extractors):
-                reads.append(_read(run, extractors[run.framework], plugins, len(reads), trouble))
+                reads.append(_read(run, extractors[run.framework], len(reads), trouble))
                 _forget_older(reads, options.run)
             inputs.append(InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read))
             if source.truncated:
@@ -187,7 +205,7 @@ def _read_logs(
             source.close()
     trouble.findings += _scan_findings(scanner)
     for name, error in sorted(scanner.broken.items()):
-        _blame(plugins, name, error, trouble)
+        trouble.blame(name, error)
     if not reads:
         if unreadable is not None:
             raise UnusableInput(f"{unreadable}: looks binary, and holds no line of a server's log.")
@@ -195,14 +213,13 @@ def _read_logs(
     return reads, tuple(inputs)
 
 
-def _read(run: Run, extractor: Extractor, plugins: Plugins, index: int, trouble: _Trouble) -> _Read:
+def _read(run: Run, extractor: Extractor, index: int, trouble: _Trouble) -> _Read:
     try:
         ledger = extractor.extract(run)
     # The border of a plugin: its run stays in the report, with nothing known of it and the plugin
     # named.
     except Exception as error:  # noqa: BLE001
-        why = f"{type(error).__name__}: {error}"
-        _blame(plugins, extractor.framework, why, trouble)
+        trouble.blame(extractor.framework, f"{type(error).__name__}: {error}")
         ledger = Ledger(
             framework=extractor.framework,
             title=extractor.title,
@@ -331,115 +348,19 @@ def _coordinates(spec: str) -> dict[str, int]:
     return {} if clean else {name.lower(): int(number) for name, number in pairs}
 
 
-# --- KV layout --------------------------------------------------------
-
-
 def _layout(
-    config: ModelConfig | None,
-    options: Options,
-    ledger: Ledger,
-    plugins: Plugins,
-    trouble: _Trouble,
+    config: ModelConfig | None, options: Options, ledger: Ledger, trouble: _Trouble
 ) -> tuple[LayoutRow | None, list[Finding]]:
     if config is None:
         return None, []
-    layouts = plugins.kv_layouts
+    layouts = trouble.plugins.kv_layouts
     if options.layout is not None:
         layouts = tuple(layout for layout in layouts if layout.name == options.layout)
         if not layouts:
-            names = ", ".join(layout.name for layout in plugins.kv_layouts) or "none"
+            names = ", ".join(layout.name for layout in trouble.plugins.kv_layouts) or "none"
             raise UsageError(f"--layout {options.layout}: there are: {names}")
-    for layout in layouts:
-        try:
-            if options.layout is None and not layout.applies(config):
-                continue
-            reading = layout.read(config, _placement(ledger), _dtype_bytes(ledger))
-        except LayoutError as error:
-            finding = Finding(
-                code="layout-refused",
-                severity=Severity.WARNING,
-                message=f"{layout.name}: {error}",
-                evidence=("config0",),
-            )
-            return _refused_layout(layout.name, str(error)), [finding]
-        # The border of a plugin: another layout may still know the model.
-        except Exception as error:  # noqa: BLE001
-            _blame(plugins, layout.name, f"{type(error).__name__}: {error}", trouble)
-            continue
-        return _layout_row(layout.name, reading), []
-    kind = config.get("model_type") or config.get("architectures") or "this model"
-    finding = Finding(
-        code="layout-unknown",
-        severity=Severity.WARNING,
-        message=(
-            f"no KV layout knows every layer of {kind}: bytes per token stay unknown "
-            "rather than counting all layers as full attention"
-        ),
-        evidence=("config0",),
-    )
-    return None, [finding]
-
-
-def _placement(ledger: Ledger) -> Placement:
-    """attention tensor parallel = tp // attention-DP // context parallel; sizes that are not said
-    count as one."""
-    parallel = ledger.deployment.parallel
-    tensor, data, context, pipeline = (
-        int(value.number) if isinstance(value, Known) and value.number >= 1 else 1
-        for value in (parallel.tensor, parallel.attention_data, parallel.context, parallel.pipeline)
-    )
-    return Placement(attention_tensor=max(1, tensor // data // context), pipeline=pipeline)
-
-
-def _dtype_bytes(ledger: Ledger) -> int | None:
-    """Bytes of a KV element, where the resolved or the configured dtype says them."""
-    for value in (ledger.deployment.kv_cache_dtype_resolved, ledger.deployment.kv_cache_dtype):
-        if isinstance(value, Known):
-            name = str(value.amount).removeprefix("torch.").lower()
-            if name.startswith(("fp8", "float8", "int8", "uint8")):
-                return 1
-            if name in ("bfloat16", "float16", "bf16", "fp16", "half"):
-                return 2
-    return None
-
-
-def _layout_row(name: str, reading: LayoutReading) -> LayoutRow:
-    fixed = [t.fixed_bytes_per_request for t in reading.terms if t.fixed_bytes_per_request]
-    return LayoutRow(
-        name=name,
-        family=reading.family,
-        replication=reading.replication,
-        terms=tuple(
-            TermRow(
-                name=term.name,
-                layers=term.layers,
-                bytes_per_token=term.bytes_per_token,
-                window_tokens=term.window_tokens,
-                fixed_bytes_per_request=term.fixed_bytes_per_request,
-                slot=ABSENT if term.slot is None else term.slot,
-            )
-            for term in reading.terms
-        ),
-        bytes_per_token=reading.bytes_per_token,
-        fixed_bytes_per_request=total(fixed)
-        if fixed
-        else Unknown(why="this layout has no state that does not grow", unit=BYTES_PER_REQUEST),
-        formula=reading.formula,
-        source=reading.source,
-    )
-
-
-def _refused_layout(name: str, why: str) -> LayoutRow:
-    return LayoutRow(
-        name=name,
-        family=None,
-        replication=Unknown(why=why, unit=COUNT),
-        terms=(),
-        bytes_per_token=Unknown(why=why, unit=BYTES_PER_TOKEN),
-        fixed_bytes_per_request=Unknown(why=why, unit=BYTES_PER_REQUEST),
-        formula=None,
-        source=None,
-    )
+    asked = options.layout is not None
+    return layout_row(config, layouts, ledger.deployment, trouble.blame, asked=asked)
 
 
 # --- rows of the report -----------------------------------------------
@@ -514,25 +435,6 @@ def _evidence_row(run: Run) -> list[EvidenceRow]:
 
 
 # --- what went wrong --------------------------------------------------
-
-
-def _blame(plugins: Plugins, item: str, why: str, trouble: _Trouble) -> None:
-    """Mark the plugin that contributed an item as failed."""
-    owner = plugins.owner_of(item)
-    if owner is not None and owner.name not in {row.name for row in trouble.rows}:
-        trouble.rows.append(attrs.evolve(owner, status="failed", error=f"{item}: {why}"))
-    trouble.findings.append(
-        Finding(
-            code="plugin-failed",
-            severity=Severity.ERROR,
-            message=f"{item} failed while reading: {why}",
-        )
-    )
-
-
-def _rows_without(rows: Sequence[PluginRow], failed: Sequence[PluginRow]) -> list[PluginRow]:
-    names = {row.name for row in failed}
-    return [row for row in rows if row.name not in names]
 
 
 def _scan_findings(scanner: Scanner) -> list[Finding]:

@@ -91,7 +91,7 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     context = ledger.deployment.context_length
     longest = isinstance(context, Known) and context.number == length
     if kv.token_use is TokenUse.ANY_LENGTH:
-        return _whole(_fit(worker, kv, _whole_pages(ledger.deployment, length)))
+        return _for_any_page(worker, kv, ledger.deployment.page_size, length)
     if kv.token_use is TokenUse.LONGEST_ONLY and longest:
         return _whole(_fit(worker, kv, _cost(length)))
     if kv.token_use is TokenUse.UNCLEAR:
@@ -103,6 +103,28 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     if kv.token_use is TokenUse.LONGEST_ONLY:
         bound = _most_for_shorter(worker, kv, context, length)
     return Unknown(why=kv.token_use_why, unit=REQUESTS, at_most=bound, evidence=most.evidence)
+
+
+def _for_any_page(worker: WorkerFacts, kv: KvFacts, page: Value, length: int) -> Value:
+    """A request occupies whole pages. Where their size is one of several, the result is known only
+    if it is the same for all."""
+    printed = isinstance(page, Known) and page.number > 0
+    sizes = (int(page.number),) if isinstance(page, Known) and printed else kv.blocks or (1,)
+    costs = sorted({-(-length // size) * size for size in sizes})
+    fits = [_whole(_fit(worker, kv, _cost(cost))) for cost in costs]
+    most, fewest = fits[0], fits[-1]
+    if most == fewest or (isinstance(most, Unknown) and most.at_most is None):
+        return most
+    high, low = most.interval[1], fewest.interval[0]
+    if high == low:
+        return most
+    return Unknown(
+        why="the page size is not printed, and decides between two counts",
+        unit=REQUESTS,
+        at_most=high,
+        at_least=low,
+        evidence=most.evidence,
+    )
 
 
 def _fit(worker: WorkerFacts, kv: KvFacts, cost: Known) -> Value:
@@ -154,16 +176,6 @@ def _by_reported(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:
 
 def _cost(length: int) -> Known:
     return known(length, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{length} tokens per request")
-
-
-def _whole_pages(deployment: Deployment, length: int) -> Known:
-    """Tokens that a request occupies: whole pages where the page size is known."""
-    page = deployment.page_size
-    tokens = length
-    if isinstance(page, Known) and page.number > 0:
-        size = int(page.number)
-        tokens = -(-length // size) * size
-    return known(tokens, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{tokens} tokens per request")
 
 
 def _bound_by(token_limit: Value, request_limit: Value) -> str | None:

@@ -247,13 +247,17 @@ class KvFacts:
 
 @attrs.frozen(kw_only=True)
 class Parallel:
-    """How a deployment is spread; each a count without unit of its own."""
+    """How a deployment is spread; each a count without unit of its own.
+
+    `attention_tensor` is the tensor-parallel size that divides KV heads.
+    """
 
     tensor: Value = _UNSAID
     pipeline: Value = _UNSAID
     data: Value = _UNSAID
     expert: Value = _UNSAID
     attention_data: Value = _UNSAID
+    attention_tensor: Value = _UNSAID
     context: Value = _UNSAID
     nodes: Value = _UNSAID
 

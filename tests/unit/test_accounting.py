@@ -259,6 +259,15 @@ def test_a_request_occupies_whole_pages() -> None:
     assert amount(row.token_limit) == 10_000 // 1024
 
 
+def test_pages_of_unprinted_size_leave_two_counts_where_they_decide() -> None:
+    """Pages are of 1 or 8 tokens: a request of 1,001 takes 1,001 or 1,008 of them."""
+    ledger = make_ledger(tokens=(printed(10_050, TOKENS),), limit=printed(64, REQUESTS))
+    even, odd = concurrency(ledger, [1000, 1001]).rows
+    assert amount(even.token_limit) == 10
+    assert isinstance(odd.token_limit, Unknown)
+    assert odd.token_limit.interval == (10_050 // 1008, 10_050 // 1001)
+
+
 def test_an_unknown_request_limit_leaves_a_bound_and_no_value() -> None:
     (row,) = concurrency(make_ledger(tokens=(printed(10_000, TOKENS),)), [1000]).rows
     assert isinstance(row.max_concurrent, Unknown)
@@ -308,8 +317,9 @@ def test_longer_requests_never_raise_concurrency(
         tokens=(printed(tokens, TOKENS),), limit=printed(limit, REQUESTS), page=page
     )
     rows = concurrency(ledger, sorted(lengths)).rows
-    found = [amount(row.max_concurrent) for row in rows]
-    assert found == sorted(found, reverse=True)
+    for end in (0, 1):  # without a page size, of the two counts that it decides between
+        found = [row.max_concurrent.interval[end] for row in rows]
+        assert found == sorted(found, reverse=True)
 
 
 @given(tokens=st.integers(1, 10**7), limit=st.integers(1, 4096), workers=st.integers(1, 64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -77,8 +78,6 @@ class Settings:
     def number(self, unit: Unit, *keys: str) -> Value:
         said = self.arguments.said(*keys)
         try:
-            from decimal import Decimal
-
             amount = Decimal(said or "")
         except ArithmeticError:
             return self._unknown(keys, unit)
@@ -101,19 +100,46 @@ class Settings:
         """The sizes as printed. Attention-DP is `dp_size` under enable_dp_attention, `attn_dp_size`
         from 0.5.22."""
         attention = self.number(COUNT, "attn_dp_size")
-        if not self.flag("enable_dp_attention"):
-            attention = self.number(COUNT, "attn_dp_size")
-        elif isinstance(attention, Unknown):
-            attention = self.number(COUNT, "dp_size")
+        if self.flag("enable_dp_attention"):
+            attention = attention | self.number(COUNT, "dp_size")
         return Parallel(
             tensor=self.number(COUNT, "tp_size"),
             pipeline=self.number(COUNT, "pp_size"),
             data=self.number(COUNT, "dp_size"),
             expert=self.number(COUNT, "ep_size"),
             attention_data=attention,
+            attention_tensor=self._attention_tensor(attention),
             context=self.number(COUNT, "attn_cp_size"),
             nodes=self.number(COUNT, "nnodes"),
         )
+
+    def _attention_tensor(self, attention: Value) -> Value:
+        """tp_size // attention-DP // context parallel (0.5.23 srt/layers/dp_attention.py
+        `compute_dp_attention_world_info`)."""
+        if self.flag("enable_dp_attention") is False:
+            attention = attention | self._one("enable_dp_attention=False")
+        sizes = (
+            self.number(COUNT, "tp_size"),
+            attention | self._absent("enable_dp_attention"),
+            self.number(COUNT, "attn_cp_size") | self._absent("attn_cp_size"),
+        )
+        known_sizes = [size for size in sizes if isinstance(size, Known) and size.number >= 1]
+        if len(known_sizes) < len(sizes):
+            why = next((size.why for size in sizes if isinstance(size, Unknown)), "a size is 0")
+            return Unknown(why=why, unit=COUNT, evidence=self._line)
+        tensor, data, context = (int(size.number) for size in known_sizes)
+        how = "tp_size // attention-DP // context parallel"
+        count = max(1, tensor // data // context)
+        return known(count, COUNT, Origin.DERIVED, how=how, evidence=self._line)
+
+    def _absent(self, key: str) -> Value:
+        """One, when all arguments are shown and this release has no such argument."""
+        if self.arguments.complete and key not in self.arguments:
+            return self._one(f"no {key} in this release")
+        return self._unknown((key,), COUNT)
+
+    def _one(self, how: str) -> Known:
+        return known(1, COUNT, Origin.CONFIGURED, how=how, evidence=self._line)
 
     @property
     def workers(self) -> Value:

@@ -33,6 +33,8 @@ from capacity_vllm.usage import UsageSummary
 
 def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
     data = _data_parallel(run, settings)
+    tensor = tensor | _default_size(run, settings, "tensor_parallel_size")
+    context = _context_parallel(run, settings)
     return Deployment(
         version=version_of(run),
         model=settings.text("model", "model_tag"),
@@ -48,11 +50,12 @@ def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
         speculative=settings.nested("speculative_config", "method"),
         disaggregation=Unknown(why="the log does not say"),
         parallel=Parallel(
-            tensor=tensor | _default_size(run, settings, "tensor_parallel_size"),
+            tensor=tensor,
             pipeline=settings.number(COUNT, "pipeline_parallel_size")
             | _default_size(run, settings, "pipeline_parallel_size"),
             data=data,
-            context=_context_parallel(run, settings),
+            attention_tensor=_attention_tensor(tensor, context),
+            context=context,
             nodes=settings.number(COUNT, "nnodes"),
         ),
         workers=data,
@@ -134,6 +137,15 @@ def _context_length(run: Run, settings: Settings) -> Value:
     if len(lengths) == 1:
         value = value | run.of(ModelLength)[0].value("length")
     return value
+
+
+def _attention_tensor(tensor: Value, context: Value) -> Value:
+    """The tensor-parallel size (0.33.0 config/model.py `get_num_kv_heads`), but where
+    context-parallel ranks hold different tokens of the same heads."""
+    if isinstance(context, Known) and context.number > 1:
+        why = "context-parallel ranks share out a request's tokens"
+        return Unknown(why=why, unit=COUNT, evidence=context.evidence)
+    return tensor
 
 
 def _context_parallel(run: Run, settings: Settings) -> Value:

@@ -102,7 +102,7 @@ class KvReading:
         return KvFacts(
             token_use=use,
             token_use_why=why,
-            blocks=self._possible_blocks(),
+            blocks=tuple(self._blocks) if use is TokenUse.ANY_LENGTH else self._possible_blocks(),
             unusable=self._null_block(),
             bytes_per_token=self._bytes_per_token(),
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),

@@ -1,0 +1,197 @@
+"""What a model's config.json adds to a log, and what it must not: the arithmetic stands in the
+tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capacity_core.analysis import Options, analyse
+from capacity_core.loader import load
+from capacity_core.rendering.json import JsonRenderer
+
+PLUGINS = load()
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "torch_dtype": "bfloat16",
+}
+BLOCK = 16
+BLOCKS = 23_193  # of one KV block each: 371,088 tokens
+
+
+def vllm_log(*, version: str = "0.27.1", length: int = 8192, block: int | None = BLOCK) -> str:
+    """A start of a release that prints int(blocks / ceil(length / block) · length) tokens
+    (v1/core/kv_cache_utils.py of 0.27.1)."""
+    size = BLOCK if block is None else block
+    concurrency = BLOCKS / -(-length // size)
+    tokens = int(concurrency * length)
+    asked: dict[str, Any] = {"model": "/m", "max_model_len": length, "max_num_seqs": 100_000}
+    if block is not None:
+        asked["block_size"] = block
+    return "\n".join(
+        [
+            f"(APIServer pid=1) INFO non-default args: {asked}",
+            f"(EngineCore pid=2) INFO Initializing a V1 LLM engine (v{version}) with config: "
+            f"model='/m', speculative_config=None, dtype=torch.bfloat16, max_seq_len={length}, "
+            "tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, "
+            "quantization=None, kv_cache_dtype=auto, device_config=cuda, seed=0",
+            "(EngineCore pid=2) INFO Available KV cache memory: 45.30 GiB",
+            f"(EngineCore pid=2) INFO GPU KV cache size: {tokens:,} tokens",
+            f"(EngineCore pid=2) INFO Maximum concurrency for {length:,} tokens per request: "
+            f"{concurrency:.2f}x",
+            "",
+        ]
+    )
+
+
+def report_on(
+    folder: Path, log: str, config: dict[str, Any] | None = None, lengths: tuple[int, ...] = (4096,)
+) -> dict[str, Any]:
+    (folder / "server.log").write_text(log, encoding="utf-8")
+    path = None
+    if config is not None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(config), encoding="utf-8")
+    options = Options(config=None if path is None else str(path), request_tokens=lengths)
+    report = analyse([str(folder / "server.log")], options, PLUGINS)
+    parsed: dict[str, Any] = json.loads(JsonRenderer().render(report))
+    return parsed
+
+
+def token_limits(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row["token_limit"] for row in report["concurrency"]["rows"]]
+
+
+# --- requests shorter than the longest --------------------------------
+
+
+def test_tokens_derived_for_the_longest_request_say_no_count_for_shorter_ones(
+    tmp_path: Path,
+) -> None:
+    (limit,) = token_limits(report_on(tmp_path, vllm_log()))
+    assert limit["value"] is None
+
+
+@pytest.mark.parametrize("length", [1, 16, 1000, 4096, 6144])
+def test_a_model_of_one_kind_of_layer_pays_the_same_for_every_token(
+    tmp_path: Path, length: int
+) -> None:
+    """One block is the engine's own (v1/core/block_pool.py), a request takes whole blocks."""
+    (limit,) = token_limits(report_on(tmp_path, vllm_log(), LLAMA, (length,)))
+    assert limit["value"] == (BLOCKS - 1) // -(-length // BLOCK)
+
+
+@pytest.mark.parametrize("length", [1000, 4096])
+def test_blocks_of_unprinted_size_bound_the_count(tmp_path: Path, length: int) -> None:
+    (limit,) = token_limits(report_on(tmp_path, vllm_log(block=None), LLAMA, (length,)))
+    true = (BLOCKS - 1) // -(-length // BLOCK)
+    if limit["value"] is None:
+        assert limit["at_least"] <= true <= limit["at_most"]
+    else:
+        assert limit["value"] == true
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sliding_window": 4096, "use_sliding_window": True},
+        {"layer_types": ["full_attention", "sliding_attention"] * 16},
+        {"model_type": "qwen3_next", "linear_num_key_heads": 16},
+    ],
+    ids=["window", "layers", "linear"],
+)
+def test_a_model_of_several_kinds_of_layers_gains_nothing(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    (limit,) = token_limits(report_on(tmp_path, vllm_log(), LLAMA | changes))
+    assert limit["value"] is None
+
+
+def test_a_longest_request_that_is_no_whole_blocks_gains_nothing(tmp_path: Path) -> None:
+    """5,000 tokens take 313 blocks of 16: the printed tokens are fewer than the pool has."""
+    (limit,) = token_limits(report_on(tmp_path, vllm_log(length=5000), LLAMA, (2048,)))
+    assert limit["value"] is None
+
+
+# --- the type of an element -------------------------------------------
+
+
+def test_auto_is_the_models_own_type_and_says_that_it_is_assumed(tmp_path: Path) -> None:
+    figure = report_on(tmp_path, vllm_log(), LLAMA)["kv_pool"]["layout"]["bytes_per_token"]
+    assert figure["value"] == 32 * 8 * (128 + 128) * 2
+    assert any("bfloat16" in why for why in figure["assuming"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"torch_dtype": "float32"},
+        {"torch_dtype": None},
+        {"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}},
+    ],
+    ids=["float32", "none", "quantized"],
+)
+def test_auto_is_not_known_where_the_engine_may_choose_another_type(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    report = report_on(tmp_path, vllm_log(), LLAMA | changes)
+    assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None
+
+
+@pytest.mark.parametrize("dtype", ["fp8_ds_mla", "int8_per_token_head", "nvfp4", "turboquant_k8v4"])
+def test_a_type_with_scales_of_its_own_is_not_one_byte(tmp_path: Path, dtype: str) -> None:
+    log = vllm_log().replace("kv_cache_dtype=auto", f"kv_cache_dtype={dtype}")
+    report = report_on(tmp_path, log, LLAMA)
+    assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None
+
+
+# --- where heads lie --------------------------------------------------
+
+ARGUMENTS = "model_path='/m', page_size=1, kv_cache_dtype='bfloat16', pp_size=1, "
+
+
+def sglang_log(arguments: str) -> str:
+    return (
+        f"[2026-03-01 10:00:00] server_args=ServerArgs({ARGUMENTS}{arguments}\n"
+        "[2026-03-01 10:00:01 TP0] Load weight begin. avail mem=78.00 GB\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heads"),
+    [
+        ("tp_size=8, dp_size=1, enable_dp_attention=False)", 1),
+        ("tp_size=8, dp_size=4, enable_dp_attention=True)", 4),
+        ("tp_size=8, dp_size=1, attn_dp_size=4, enable_dp_attention=True)", 4),
+        ("tp_size=8, dp_size=2, attn_cp_size=2, enable_dp_attention=True)", 4),
+        ("tp_size=4)", 2),  # all arguments of a release that has neither
+    ],
+)
+def test_heads_are_divided_by_the_attention_tensor_parallel_size(
+    tmp_path: Path, arguments: str, heads: int
+) -> None:
+    report = report_on(tmp_path, sglang_log(arguments), LLAMA)
+    per_token = report["kv_pool"]["layout"]["bytes_per_token"]
+    assert per_token["value"] == 32 * heads * (128 + 128) * 2
+
+
+@pytest.mark.parametrize(
+    "arguments", ["tp_size=8, dp_size=4, enable_dp_", "dp_size=1, enable_dp_attention=False)"]
+)
+def test_a_size_that_the_log_leaves_open_is_not_one(tmp_path: Path, arguments: str) -> None:
+    """Arguments that a paste cut off may have gone on with anything."""
+    report = report_on(tmp_path, sglang_log(arguments), LLAMA)
+    layout = report["kv_pool"]["layout"]
+    assert layout["bytes_per_token"]["value"] is None
+    assert "attention tensor parallel size is not known" in layout["bytes_per_token"]["why"]
+    assert "layout-refused" in {finding["code"] for finding in report["findings"]}
