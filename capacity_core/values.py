@@ -288,12 +288,15 @@ def least(values: Iterable[Value], name: str | None = None) -> Value:
         result = certain[0]
     else:
         smallest = next(term for term in certain if term.number == low)
+        labels = tuple(dict.fromkeys(term.label for term in certain))
         result = Known(
             amount=smallest.number,
             unit=unit,
             error=max(term.error for term in certain),
             origin=_origin(certain),
-            how=f"least({', '.join(dict.fromkeys(term.label for term in certain))})",
+            how=f"least of {len(certain)}: {labels[0]}"
+            if len(labels) == 1
+            else f"least({', '.join(labels)})",
             operands=terms,
             # The line that decides is cited; the others are in the operands.
             evidence=smallest.evidence,

@@ -126,7 +126,7 @@ def _gpu(report: Report) -> str:
     name = _plain(gpu.key) if isinstance(gpu.key, Known) else _plain(gpu.name)
     details = []
     if isinstance(gpu.total, Known):
-        details.append(f"{_gib(gpu.total)} GiB by {_source(gpu.total)}")
+        details.append(f"{_gib(gpu.total)} GiB = {_source(gpu.total)}")
     if isinstance(gpu.nominal_gb, Known):
         details.append(f"sold as {_plain(gpu.nominal_gb)} GB")
     if not isinstance(gpu.key, Known) and gpu.candidates:
@@ -171,8 +171,9 @@ def _category(name: str, row: CategoryRow, report: Report) -> list[str] | None:
         why = f"inside {row.inside.value}" if row.inside else value.why
         bound = _bound(value)
         return [name, bound or ("" if row.inside else "unknown"), "", "", row.note or why]
-    share = "" if row.share is None or name == "unattributed" else f"{100 * row.share:.1f}"
-    origin = value.how or value.origin.value
+    beside = name in ("free", "unattributed")  # no part of what is used
+    share = "" if row.share is None or beside else f"{100 * row.share:.1f}"
+    origin = _source(value)
     if value.origin in (Origin.PRINTED, Origin.CONFIGURED, Origin.MEASURED):
         origin = f"{value.origin.value}: {origin}"
     error = f" ±{_short(value.error)}" if value.error and value.origin is Origin.DERIVED else ""
@@ -338,9 +339,13 @@ def _evidence(report: Report) -> Iterator[str]:
 
 def _fact(row: EvidenceRow) -> str:
     fields = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in row.fields.items())
-    what = row.matcher.partition(".")[2].replace("_", " ")
     rank = f"{row.rank}: " if row.rank else ""
-    return f"{rank}{what}: {fields}"
+    return f"{rank}{_words(row.matcher)}: {fields}"
+
+
+def _words(matcher: str) -> str:
+    """A matcher's name as words, without its framework."""
+    return matcher.partition(".")[2].replace("_", " ")
 
 
 # --- figures as text --------------------------------------------------
@@ -412,7 +417,9 @@ def _short(error: Decimal) -> str:
 
 
 def _source(value: Known) -> str:
-    return "the device tool" if value.origin is Origin.MEASURED else value.how or value.origin.value
+    if value.origin is Origin.PRINTED:
+        return _words(value.how) or value.how or value.origin.value
+    return value.how or value.origin.value
 
 
 def _where(evidence: Sequence[str], report: Report) -> str:
@@ -420,9 +427,8 @@ def _where(evidence: Sequence[str], report: Report) -> str:
     if not evidence:
         return ""
     logs = sum(row.kind == "log" for row in report.inputs)
-    return (
-        "[" + " ".join(item.replace("log0", "") if logs == 1 else item for item in evidence) + "]"
-    )
+    items = dict.fromkeys(i.replace("log0", "") if logs == 1 else i for i in evidence)
+    return f"[{' '.join(items)}]"
 
 
 # --- layout -----------------------------------------------------------
