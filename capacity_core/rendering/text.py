@@ -74,9 +74,9 @@ def _outcome(report: Report) -> Iterator[str]:
     if outcome.status is Status.READY:
         return
     yield "Outcome"
-    reached = outcome.stage.value.replace("_", " ") if outcome.stage else "nothing"
     if outcome.failure is None:
-        yield f"  the log ends after: {reached}; no error text follows"
+        stage = outcome.stage.value.replace("_", " ") if outcome.stage else "before any known stage"
+        yield f"  the log ends {'after: ' * bool(outcome.stage)}{stage}; no error text follows"
         return
     failure = outcome.failure
     yield f"  failed               {failure.kind.value.replace('_', ' ')}"
@@ -168,9 +168,9 @@ def _category(name: str, row: CategoryRow, report: Report) -> list[str] | None:
     if isinstance(value, Unknown):
         if name == "state_pool" and row.inside is None:
             return None
-        why = f"inside {row.inside.value}" if row.inside else value.why
+        why = f"inside {row.inside.value}" if row.inside else _first_reasons(value.why)
         bound = _bound(value)
-        return [name, bound or ("" if row.inside else "unknown"), "", "", row.note or why]
+        return [name, bound or ("" if row.inside else "unknown"), "", "", why]
     beside = name in ("free", "unattributed")  # no part of what is used
     share = "" if row.share is None or beside else f"{100 * row.share:.1f}"
     origin = _source(value)
@@ -181,6 +181,13 @@ def _category(name: str, row: CategoryRow, report: Report) -> list[str] | None:
     note = f"; {row.note}" if row.note else ""
     where = _where(value.evidence[:3], report)
     return [name, _gib(value), f"{round(mib):,}", share, f"{origin}{error}{note}  {where}".strip()]
+
+
+def _first_reasons(why: str) -> str:
+    """The first of many reasons: what a sum lacks is said by its terms already."""
+    reasons = why.split("; ")
+    more = len(reasons) - 1
+    return reasons[0] + (f"; {more} more reason{'s' * (more > 1)}" if more else "")
 
 
 def _ranks(report: Report) -> Iterator[str]:
@@ -221,7 +228,8 @@ def _free_at(rank: RankRow, stage: Stage) -> Value | None:
 def _kv_pool(report: Report) -> Iterator[str]:
     pool = report.kv_pool
     yield "KV pool"
-    rows: list[tuple[str, str]] = [("tokens", _said(pool.tokens) + " per DP rank")]
+    per_worker = " per DP rank" if isinstance(pool.tokens, Known) else ""
+    rows: list[tuple[str, str]] = [("tokens", _said(pool.tokens) + per_worker)]
     if len(pool.workers) > 1 or not isinstance(pool.deployment_tokens, Known):
         rows.append(("deployment tokens", _said(pool.deployment_tokens)))
     rows += [
@@ -266,8 +274,8 @@ def _layout_rows(report: Report) -> Iterator[tuple[str, str]]:
 
 def _concurrency(report: Report) -> Iterator[str]:
     c = report.concurrency
-    workers = _plain(c.workers)
-    yield f"Concurrency (per DP rank; the deployment has {workers} of them)"
+    count = f"{_amount(c.workers)} of them" if isinstance(c.workers, Known) else "an unknown number"
+    yield f"Concurrency (per DP rank; the deployment has {count})"
     rows = [
         [
             f"{row.request_tokens:,}",
@@ -328,7 +336,8 @@ def _advice(report: Report) -> Iterator[str]:
 
 def _evidence(report: Report) -> Iterator[str]:
     yield f"{report.title} startup evidence"
-    shown = [row for row in report.evidence if row.fields][:SHOWN_LINES]
+    telling = [row for row in report.evidence if row.fields] or report.evidence
+    shown = telling[:SHOWN_LINES]
     for row in shown:
         where = _where((row.id,), report)
         yield from _wrapped(f"{_fact(row)}", f"  {where:<18} ", " " * 21, most=2)
@@ -340,7 +349,7 @@ def _evidence(report: Report) -> Iterator[str]:
 def _fact(row: EvidenceRow) -> str:
     fields = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in row.fields.items())
     rank = f"{row.rank}: " if row.rank else ""
-    return f"{rank}{_words(row.matcher)}: {fields}"
+    return f"{rank}{_words(row.matcher)}" + (f": {fields}" if fields else "")
 
 
 def _words(matcher: str) -> str:
@@ -417,9 +426,8 @@ def _short(error: Decimal) -> str:
 
 
 def _source(value: Known) -> str:
-    if value.origin is Origin.PRINTED:
-        return _words(value.how) or value.how or value.origin.value
-    return value.how or value.origin.value
+    how = value.how or value.origin.value
+    return _words(how) or how if value.origin is Origin.PRINTED else how
 
 
 def _where(evidence: Sequence[str], report: Report) -> str:

@@ -85,7 +85,7 @@ class KvReading:
         budget = least(budgets) if budgets else Unknown(why="no KV budget is printed", unit=GIB)
         limit = self._settings.number(REQUESTS, "max_num_seqs")
         if isinstance(limit, Unknown):
-            why = "max_num_seqs is not printed; its default depends on release and device"
+            why = "max_num_seqs is not printed, and its default depends on release and device"
             limit = Unknown(why=why, unit=REQUESTS)
         return WorkerFacts(
             dp=dp,
@@ -191,7 +191,7 @@ class KvReading:
         made."""
         unit = BYTES_PER_TOKEN
         if self._derived_tokens() is not False:
-            why = "the printed tokens are derived from the concurrency (or the release is unknown)"
+            why = "the printed tokens are derived from the concurrency, or the release is not known"
             return Unknown(why=why, unit=unit)
         if not self._blocks:
             return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
