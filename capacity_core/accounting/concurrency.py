@@ -16,7 +16,7 @@ from capacity_core.api.ledger import (
     least_reported,
 )
 from capacity_core.api.report import Concurrency, ConcurrencyRow
-from capacity_core.units import REQUESTS, TOKENS_PER_REQUEST
+from capacity_core.units import REQUESTS, TOKENS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
 
 NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
@@ -93,7 +93,7 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     if kv.token_use is TokenUse.ANY_LENGTH:
         return _for_any_page(worker, kv, ledger.deployment.page_size, length)
     if kv.token_use is TokenUse.LONGEST_ONLY and longest:
-        return _whole(_fit(worker, kv, _cost(length)))
+        return _whole(_longest(worker, kv, length))
     if kv.token_use is TokenUse.UNCLEAR:
         return _by_reported(worker, kv, length)
     most = _fit(worker, attrs.evolve(kv, unusable=None), _cost(length))
@@ -132,6 +132,17 @@ def _fit(worker: WorkerFacts, kv: KvFacts, cost: Known) -> Value:
     if kv.unusable is not None:
         tokens = tokens - kv.unusable.named("unusable")
     return (tokens / cost).floor()
+
+
+def _longest(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:
+    """Requests of the length that the tokens were computed for.
+
+    Such tokens are a product: the pool's pages over those of one request, times the length. They
+    are whole requests only where pages are, and then the page that no request can have costs one.
+    """
+    one = known(1, TOKENS, Origin.DERIVED, how="a share of the unusable page")
+    unusable = None if kv.unusable is None else one
+    return _fit(worker, attrs.evolve(kv, unusable=unusable), _cost(length))
 
 
 def _whole(fits: Value) -> Value:

@@ -21,6 +21,7 @@ from capacity_core.api.ledger import (
     Stage,
     Status,
 )
+from capacity_core.api.process import Traceback
 from capacity_core.api.versions import release_key
 from capacity_core.units import RATIO, TOKENS
 from capacity_core.values import Known, Unknown, Value, least
@@ -38,7 +39,14 @@ from capacity_sglang.pools import (
 )
 from capacity_sglang.ranks import rank_facts
 from capacity_sglang.reading import RankReading
-from capacity_sglang.starts import RANK_EVENTS, loads_anew, other_node, pasted_again, rank_of
+from capacity_sglang.starts import (
+    RANK_EVENTS,
+    arguments_of,
+    loads_anew,
+    other_node,
+    pasted_again,
+    rank_of,
+)
 from capacity_sglang.weights import WeightsBegin
 from capacity_sglang.workers import kv_dtype, kv_facts, workers_of
 
@@ -70,7 +78,8 @@ class SglangExtractor:
         """
         event = sighting.event
         if isinstance(event, ServerArgs):
-            return run.has(*RANK_EVENTS, NoKvMemory, Crashed) and not other_node(run, event)
+            began = run.has(*RANK_EVENTS, NoKvMemory, Crashed, Traceback)
+            return began and not other_node(run, event)
         if isinstance(event, WeightsBegin):
             return loads_anew(run, sighting, event)
         if isinstance(event, PoolAllocated):
@@ -78,7 +87,7 @@ class SglangExtractor:
         return False
 
     def extract(self, run: Run) -> Ledger:
-        settings = Settings(next(iter(run.of(ServerArgs)), None))
+        settings = Settings(arguments_of(run))
         readings = _readings(run, settings)
         off = settings.text("disable_cuda_graph")
         graphs_off = off if isinstance(off, Known) and off.amount == "True" else None

@@ -107,21 +107,17 @@ def _weights(reading: RankReading, parts: tuple[Part, ...]) -> Value:
 
 
 def _kv_parts(reading: RankReading) -> Iterator[Part]:
-    if reading.post_capture:
-        for role, sighting in reading.post_capture.items():
-            size = sighting.value("size", f"kv_pool[{role.value}]")
-            tokens = sighting.value("tokens")
-            yield _kv_part(role, "sized after capture", size, tokens)
-        return
-    if any(group.reserved for group in reading.groups):
-        why = "only address space was reserved; no post-capture sizing line follows"
-        yield _kv_part(Role.TARGET, "reserved", Unknown(why=why, unit=GIB))
-        return
+    for role, sighting in reading.post_capture.items():
+        size = sighting.value("size", f"kv_pool[{role.value}]")
+        yield _kv_part(role, "sized after capture", size, sighting.value("tokens"))
     if reading.begins_with_draft:
         why = "the log begins after the served model's own pool"
         yield _kv_part(Role.TARGET, "not in the log", Unknown(why=why, unit=GIB))
-    for group in reading.groups:
+    for group in reading.allocated_groups:
         yield from _group_parts(reading, group)
+    if reading.lacks_a_group:
+        why = "two models were loaded, the pools of one alone are in the log"
+        yield _kv_part(Role.DRAFT, "not in the log", Unknown(why=why, unit=GIB))
 
 
 def _kv_part(role: Role, label: str, size: Value, tokens: Value | None = None) -> Part:
@@ -133,12 +129,19 @@ def _group_parts(reading: RankReading, group: PoolGroup) -> Iterator[Part]:
     if group.cut:
         why = "the log ends between the pools of a hybrid model"
         yield _kv_part(group.role, "cut off", Unknown(why=why, unit=GIB))
+    elif group.reserved:
+        why = "only address space was reserved; no post-capture sizing line follows"
+        yield _kv_part(group.role, "reserved", Unknown(why=why, unit=GIB))
+        return
     elif group.total is not None:
         size = group.total.value("size", f"kv_pool[{group.role.value}]")
         yield _kv_part(group.role, "full + swa", size)
         pools = [pool for pool in pools if pool.role is not group.role]
     elif not pools and _unprinted_pool(reading):
         yield _kv_part(group.role, "by difference", _pool_by_difference(reading, group))
+    elif not pools:
+        why = "the allocation line before 'Memory pool end' is not in the log"
+        yield _kv_part(group.role, "not in the log", Unknown(why=why, unit=GIB))
     if not group.cut:
         for pool in pools:
             yield _kv_part(pool.role, pool.label, pool.size, pool.tokens)

@@ -152,6 +152,7 @@ class RankReading:
         self.begins: list[Capture] = []
         self.ends: list[Capture] = []
         self.limits: Sighting[Limits] | None = None
+        self._past_pools = False
         for sighting in sightings:
             self._take(sighting)
 
@@ -183,6 +184,7 @@ class RankReading:
             self.compressed_pools = sighting
         elif isinstance(event, Limits):
             self.limits = sighting
+            self._past_pools = True
 
     @property
     def _next_role(self) -> Role:
@@ -218,6 +220,8 @@ class RankReading:
     def _capture(self, sighting: Sighting[Any]) -> None:
         if self.limits is not None:
             return  # a capture of a running server, after its weights were changed
+        # The draft's pool precedes every capture that follows its weights, in either order.
+        self._past_pools = self._past_pools or self.has_draft_weights
         phase = sighting.event.phase
         # Without a role in its words a capture belongs to the model that was loaded last.
         drafts = "draft" in phase or (not phase and self.has_draft_load)
@@ -300,18 +304,33 @@ class RankReading:
     @property
     def kv_pools(self) -> tuple[Pool, ...]:
         """Every KV pool of this rank that was allocated, target's first, with role and label."""
-        if self.post_capture:
-            return tuple(
-                Pool(
-                    role=role,
-                    label="full",
-                    tokens=sighting.value("tokens"),
-                    size=sighting.value("size", f"kv_pool[{role.value}]"),
-                )
-                for role, sighting in self.post_capture.items()
+        sized = [
+            Pool(
+                role=role,
+                label="full",
+                tokens=sighting.value("tokens"),
+                size=sighting.value("size", f"kv_pool[{role.value}]"),
             )
-        groups = [group for group in self.groups if not group.reserved]
-        return tuple(pool for group in groups for pool in group.pools(self.drafts))
+            for role, sighting in self.post_capture.items()
+        ]
+        groups = [group for group in self.allocated_groups if not group.reserved]
+        return (*sized, *(pool for group in groups for pool in group.pools(self.drafts)))
+
+    @property
+    def allocated_groups(self) -> tuple[PoolGroup, ...]:
+        """The groups whose own lines count: a model's pool that was sized after capture is told by
+        that line alone. Up to 0.5.21 a draft's pool is allocated all the same (mem_cache/
+        kv_pool_runtime.py of 0.5.18:24)."""
+        if not self.post_capture:
+            return tuple(self.groups)
+        sized = {Role.TARGET, *self.post_capture}
+        return tuple(g for g in self.groups if g.role not in sized and not g.reserved)
+
+    @property
+    def lacks_a_group(self) -> bool:
+        """Whether pools of two models were made and those of one alone are in the log."""
+        one = len(self.groups) == 1 and not self.begins_with_draft
+        return one and self._past_pools and self.has_draft_weights
 
     @property
     def is_hybrid_window(self) -> bool:

@@ -64,6 +64,24 @@ def other_node(run: Run, event: ServerArgs) -> bool:
     return run.has(ServerArgs)
 
 
+def arguments_of(run: Run) -> Sighting[ServerArgs] | None:
+    """The arguments that the ranks got: of one node, the last ones before its ranks speak. Earlier
+    ones are those of a start that died without a line that we know."""
+    found: Sighting[ServerArgs] | None = None
+    sightings: list[Sighting[Any]] = run.of(ServerArgs, *RANK_EVENTS)
+    for sighting in sightings:
+        if not isinstance(sighting.event, ServerArgs):
+            break
+        if _same_node(found, sighting.event):
+            found = sighting
+    return found or next(iter(run.of(ServerArgs)), None)
+
+
+def _same_node(first: Sighting[ServerArgs] | None, event: ServerArgs) -> bool:
+    node = event.arguments.said("node_rank")
+    return first is None or first.event.arguments.said("node_rank") == node
+
+
 def loads_anew(run: Run, sighting: Sighting[Any], event: WeightsBegin) -> bool:
     """Whether a rank that loaded before loads its served model again.
 

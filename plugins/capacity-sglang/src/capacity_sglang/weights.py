@@ -169,7 +169,7 @@ MATCHERS = (
 
 # Draft models' classes, as srt/models of 0.4.6 … 0.5.23 name them (LlamaForCausalLMEagle3,
 # DeepseekV3ForCausalLMNextN, XxxMTP, DFlashXxx, …DSpark).
-_DRAFT_CLASS = re.compile(r"Eagle|NextN|MTP|DFlash|DSpark|Medusa|Draft", re.IGNORECASE)
+_DRAFT_CLASS = re.compile(r"Eagle|NextN|MTP|DFlash|DSpark|Medusa|Draft|Assistant", re.IGNORECASE)
 
 
 def is_draft_class(model_class: str | None) -> bool:

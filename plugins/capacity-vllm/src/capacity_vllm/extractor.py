@@ -6,7 +6,7 @@ formulas with their files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -29,8 +29,8 @@ from capacity_vllm.args import (
 )
 from capacity_vllm.deployment import deployment_of
 from capacity_vllm.failures import ContextExceedsPool, EngineDied, FreeMemoryRefused, NoKvMemory
-from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied, GraphPool
-from capacity_vllm.kv import KvReading, override_of
+from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
+from capacity_vllm.kv import KvReading, engine_of, override_of
 from capacity_vllm.limits import EngineReady, SleepMode
 from capacity_vllm.outcome import failure_of, stage_reached, status_of
 from capacity_vllm.pools import (
@@ -47,10 +47,18 @@ from capacity_vllm.pools import (
 )
 from capacity_vllm.ranks import (
     WORKER_EVENTS,
+    WorkerReading,
     estimate_applied,
     workers_of,
 )
-from capacity_vllm.starts import SIZED, engine_again, other_engine, server_again, worker_again
+from capacity_vllm.starts import (
+    SIZED,
+    after_death,
+    engine_again,
+    other_engine,
+    server_again,
+    worker_again,
+)
 from capacity_vllm.weights import WeightsLoaded
 
 
@@ -94,7 +102,7 @@ class VllmExtractor:
         if isinstance(event, WeightsLoaded | KvBudget | ExplicitKv | FreeMemoryRefused):
             return worker_again(run, sighting)
         if isinstance(event, KvSize):
-            return run.has(NoKvMemory, ContextExceedsPool) or other_engine(run, sighting)
+            return after_death(run, sighting) or other_engine(run, sighting)
         return False
 
     def extract(self, run: Run) -> Ledger:
@@ -117,7 +125,7 @@ class VllmExtractor:
             workers=kv.workers(deployment),
             kv=kv.facts(),
             failure=failure,
-            findings=tuple(_findings(run)),
+            findings=(*_findings(run), *_negative_graphs(readings, eager)),
             levers=Levers(
                 fraction_flag="--gpu-memory-utilization",
                 fraction=deployment.gpu_memory_utilization,
@@ -151,7 +159,7 @@ def _findings(run: Run) -> Iterator[Finding]:
             evidence=(reserved.line,),
         )
     sizes = {s.event.tokens for s in run.of(KvSize)}
-    if len(sizes) > 1 and len({s.speaker.dp for s in run.of(KvSize)}) == 1:
+    if len(sizes) > 1 and len({engine_of(s) for s in run.of(KvSize)}) == 1:
         yield Finding(
             code="tokens-differ",
             severity=Severity.INFO,
@@ -159,12 +167,16 @@ def _findings(run: Run) -> Iterator[Finding]:
             f"least.",
             evidence=tuple(s.line for s in run.of(KvSize))[:8],
         )
-    pool = run.last_of(GraphPool)
-    if pool is not None and pool.event.actual < 0:
+
+
+def _negative_graphs(readings: Sequence[WorkerReading], eager: Known | None) -> Iterator[Finding]:
+    graphs = [reading.graphs(eager) for reading in readings]
+    negative = [value for value in graphs if isinstance(value, Known) and value.number < 0]
+    if negative:
         yield Finding(
             code="negative-graphs",
             severity=Severity.INFO,
             message="graph memory is negative as printed: memory came back on the device during "
             "the capture.",
-            evidence=(pool.line,),
+            evidence=tuple(line for value in negative for line in value.evidence)[:8],
         )

@@ -80,7 +80,7 @@ class KvReading:
         budgets = [
             reading.kv_budget
             for reading in self._readings
-            if (reading.rank.dp or 0) == dp and isinstance(reading.kv_budget, Known)
+            if self._engine_of_rank(reading) == dp and isinstance(reading.kv_budget, Known)
         ]
         budget = least(budgets) if budgets else Unknown(why="no KV budget is printed", unit=GIB)
         limit = self._settings.number(REQUESTS, "max_num_seqs")
@@ -96,6 +96,12 @@ class KvReading:
             budget=budget,
             reported=least_reported([size.reported for size in sizes]),
         )
+
+    def _engine_of_rank(self, reading: WorkerReading) -> int | None:
+        """The engine that a worker belongs to; a worker known by its pid alone may be any's."""
+        if reading.rank.dp is not None:
+            return reading.rank.dp
+        return 0 if len({size.dp for size in self._sizes}) < 2 else None
 
     def facts(self) -> KvFacts:
         use, why = self._token_use()
@@ -122,12 +128,19 @@ class KvReading:
         if self._blocks:
             if derived is False:
                 return TokenUse.ANY_LENGTH, ""
-            return TokenUse.LONGEST_ONLY, f"the release is not known; {longest}"
+            use = TokenUse.LONGEST_ONLY if self._whole_longest else TokenUse.UPPER_LIMIT
+            return use, f"the release is not known; {longest}"
         if self._run.has(ContextParallel):
             return TokenUse.UNCLEAR, "the tokens are of all context-parallel ranks together"
         if any(size.reported is not None for size in self._sizes):
             return TokenUse.UNCLEAR, "tokens and concurrency do not agree on one kind of KV cache"
         return TokenUse.UNCLEAR, "no concurrency line tells whether all layers keep full-length KV"
+
+    @property
+    def _whole_longest(self) -> bool:
+        """Whether the longest request is whole blocks: then both meanings of tokens agree on it."""
+        lengths = {size.reported.request_tokens for size in self._sizes if size.reported}
+        return not any(length % block for length in lengths for block in self._blocks)
 
     def _derived_tokens(self) -> bool | None:
         """Whether tokens are derived from the concurrency, as from 0.21.0 on; None when the release
@@ -197,6 +210,8 @@ class KvReading:
             return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
         if self._run.has(KvReserved) or override_of(self._run) is not None:
             return Unknown(why="the pool is not made of the whole printed budget", unit=unit)
+        if any(reading.rank.pp for reading in self._readings):
+            return Unknown(why="pipeline stages may hold different layers", unit=unit)
         budgets = [r.kv_budget for r in self._readings if isinstance(r.kv_budget, Known)]
         said = [size.tokens for size in self._sizes if isinstance(size.tokens, Known)]
         if not budgets or not said:
@@ -214,7 +229,7 @@ def _sizes(run: Run) -> Iterator[_Size]:
     pending: dict[int, Sighting[Any]] = {}
     numbers = _engine_numbers(run)
     for sighting in run.of(KvSize, MaxConcurrency):
-        dp = numbers[_engine_of(sighting)]
+        dp = numbers[engine_of(sighting)]
         event = sighting.event
         if isinstance(event, KvSize):
             if dp in pending:
@@ -229,14 +244,15 @@ def _sizes(run: Run) -> Iterator[_Size]:
         yield _size(dp, sighting, None)
 
 
-def _engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
+def engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
+    """What tells the engine that speaks from the others."""
     speaker = sighting.speaker
     return ("actor", *process_of(sighting)) if is_actor(sighting) else ("dp", speaker.dp or 0)
 
 
 def _engine_numbers(run: Run) -> dict[tuple[object, ...], int]:
     """Data-parallel ranks of engines; actors print none and are numbered as they come."""
-    engines = list(dict.fromkeys(_engine_of(s) for s in run.of(KvSize, MaxConcurrency)))
+    engines = list(dict.fromkeys(engine_of(s) for s in run.of(KvSize, MaxConcurrency)))
     numbers = {e: int(str(e[1])) for e in engines if e[0] == "dp"}
     free = (n for n in range(len(engines) + max(numbers.values(), default=0) + 1))
     unused = (n for n in free if n not in numbers.values())

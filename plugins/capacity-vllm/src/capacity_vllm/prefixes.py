@@ -18,7 +18,7 @@ PREFIXES = (
         framework="vllm",
         # Longest names first: PCP and DCP are no PP and DP.
         pattern=(
-            r"[(\[](?P<role>(?:Ray|Vllm)?Worker(?:Wrapper|Process|Proc)?)"
+            r"[(\[](?P<role>(?:Ray|Vllm)?Worker(?:Wrapper|Process|Proc)?(?:_PCP\d+)?)"
             r"(?:[ _-](?:PCP\d+|DCP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)|TP(?P<tp>\d+)|EP\d+"
             r"|(?:rank=)?(?P<rank>\d+)))*" + _PID + r"[)\]]"
         ),

@@ -80,6 +80,7 @@ def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
     sightings: list[Sighting[Any]] = run.of(*WORKER_EVENTS)
     if any(s.speaker.label for s in sightings):
         sightings = [s for s in sightings if s.speaker.role is not None]
+    sightings = [s for s in sightings if not _repeats(s, sightings)]
     alone = tensor == 1 or len({rank_of(s, tensor) for s in sightings}) == 1
     # The allocator's message names a rank only by its prefix: without one it may be any rank's.
     sightings += [
@@ -105,6 +106,15 @@ def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
         WorkerReading(rank, labels[rank], by_rank[rank], captures)
         for rank in sorted(by_rank, key=lambda r: r.order)
     ]
+
+
+def _repeats(sighting: Sighting[Any], sightings: Sequence[Sighting[Any]]) -> bool:
+    """Whether a process above the workers repeats what killed one of them."""
+    return (
+        isinstance(sighting.event, FreeMemoryRefused)
+        and not (sighting.speaker.role or "").partition("_")[0].endswith("Worker")
+        and any(s.event == sighting.event and "Worker" in (s.speaker.role or "") for s in sightings)
+    )
 
 
 def _final_captures(run: Run) -> frozenset[int]:
@@ -163,6 +173,8 @@ class WorkerReading:
         """As its own line says, which has more decimals than the summary."""
         own = self._value(WeightsLoaded, "used", "weights")
         in_summary = self._value(UsageSummary, "weights", "weights")
+        if isinstance(own, Unknown) and own.evidence:
+            return own | in_summary  # two figures: the reason stays
         if isinstance(own, Unknown) and isinstance(in_summary, Unknown):
             return Unknown(
                 why=f"no 'Model loading took' line of {self.label}", unit=GIB, name="weights"
@@ -177,6 +189,9 @@ class WorkerReading:
             | self._value(UsageSummary, "kv", "kv_pool")
             | self._value(UsageSummary, "kv_bytes", "kv_pool")
         )
+        own = self._value(KvBudget, "budget", "kv_pool")
+        if isinstance(said, Unknown) and isinstance(own, Unknown) and own.evidence:
+            return own  # two figures: the reason stays
         if isinstance(said, Unknown):
             return Unknown(
                 why=f"no 'Available KV cache memory' line of {self.label}", unit=GIB, name="kv_pool"
@@ -247,7 +262,7 @@ class WorkerReading:
         estimate = self._value(GraphPool, "estimated", "graph_estimate") | self._value(
             GraphEstimate, "estimate", "graph_estimate"
         )
-        if isinstance(estimate, Unknown) or not applied:
+        if not applied:
             return peak.named("activation")
         held = self._value(UsageSummary, "consumed", "consumed") | (
             self._value(UsageSummary, "weights", "weights")
@@ -255,6 +270,14 @@ class WorkerReading:
         )
         left = self._value(UsageSummary, "requested", "requested") - held - peak
         budget = self.kv_budget
+        if isinstance(estimate, Unknown):
+            if agree(left, budget) is False:
+                return peak.named("activation")  # what is missing is the estimate
+            why = "the printed peak contains the graph estimate, which the log does not show"
+            most = peak.interval[1]
+            return Unknown(
+                why=why, unit=GIB, name="activation", at_most=most, evidence=peak.evidence
+            )
         if agree(left, budget):
             return (peak - estimate).named("activation")
         if agree(left - estimate, budget):

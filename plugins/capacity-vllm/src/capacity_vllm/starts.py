@@ -76,7 +76,7 @@ def worker_again(run: Run, sighting: Sighting[Any]) -> bool:
     """Without a start line: the same rank under another pid, lines of a rank that was sized, or
     lines after a death."""
     refused = isinstance(sighting.event, FreeMemoryRefused)
-    if run.has(*_DEATHS) and not refused:
+    if not refused and after_death(run, sighting):
         return True
     mine = rank_of(sighting)
     if refused:
@@ -95,13 +95,27 @@ def worker_again(run: Run, sighting: Sighting[Any]) -> bool:
         bare = sighting.speaker.role == "Worker" and not sighting.speaker.label
         # Replicas whose prefixes leave their data-parallel rank out, or workers without ranks: only
         # one that begins after the pool was sized is a restart.
-        several = bare or len(pids) <= _engines(run)
-        return run.has(*SIZED) if several else True
+        engines = _engines(run)
+        several = bare or len(pids) <= engines
+        sized = {s.speaker.dp for s in run.of(*SIZED)}
+        return bool(sized) and (bare or len(sized) >= engines) if several else True
     same = [s for s in run.of(type(sighting.event)) if rank_of(s) == mine]
     if not [s for s in same if s.speaker.role == sighting.speaker.role]:
         return False
     begun = isinstance(sighting.event, WeightsLoaded) and run.has(KvBudget)
     return begun or run.has(*SIZED, Traceback, OutOfMemory)
+
+
+def after_death(run: Run, sighting: Sighting[Any]) -> bool:
+    """Whether a line can only be of a start after one that died: workers that did not die of it
+    may go on for a while, each with lines that it did not print before."""
+    dead = run.of(*_DEATHS)
+    if not dead:
+        return False
+    mine = rank_of(sighting)
+    again = any(rank_of(s) == mine for s in run.of(type(sighting.event)))
+    siblings = all(s.speaker.label and rank_of(s) != mine for s in dead)
+    return again or not siblings
 
 
 def _engines(run: Run) -> int:
