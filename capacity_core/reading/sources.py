@@ -32,6 +32,7 @@ _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Engines colour prefixes, which hides nothing; viewers colour words, and with them anchors.
 _COLOUR_AT_WORD = re.compile(rb"\w\x1b\[[0-9;]*[mK]|\x1b\[[0-9;]*[mK]\w")
 _CODE_LENGTH = 16
+_CODES_IN_A_ROW = 32
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "text")
 
 
@@ -202,13 +203,21 @@ class _Rejoined(io.RawIOBase):
 
 
 def _last_code(data: bytes) -> int:
-    """Where a colour code begins (with the byte before it) that the end of a chunk may have cut off
-    from what follows; the end itself when there is none."""
+    """Where the colour codes begin that the end of a chunk may have cut off from what follows; the
+    end itself when there are none."""
     at = data.rfind(b"\x1b", max(0, len(data) - _CODE_LENGTH))
     if at < 0:
         return len(data)
     code = _ANSI.match(data, at)
-    return max(0, at - 1) if code is None or code.end() == len(data) else len(data)
+    if code is not None and code.end() < len(data):
+        return len(data)
+    for _ in range(_CODES_IN_A_ROW):
+        earlier = data.rfind(b"\x1b", max(0, at - _CODE_LENGTH), at)
+        code = _ANSI.match(data, earlier) if earlier >= 0 else None
+        if code is None or code.end() != at:
+            break
+        at = earlier
+    return at
 
 
 def _is_json_lines(beginning: bytes) -> bool:

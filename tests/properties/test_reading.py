@@ -182,6 +182,8 @@ def test_chunk_sizes_change_nothing(
     size=st.integers(1, 300),
 )
 @example(lines=["<gpu 0> pool ready: 0 tokens"], colours=[(4, "\x1b[36m")], size=1)
+@example(lines=["<gpu 0> pool ready: 0 tokens"], colours=[(1, "\x1b[36m")] * 2, size=1)
+@example(lines=["<gpu 0> pool ready: 0 tokens"], colours=[(5, "\x1b[36m")] * 2, size=1)
 def test_colours_anywhere_hide_nothing_whatever_the_chunks(
     lines: list[str],
     colours: list[tuple[int, str]],
