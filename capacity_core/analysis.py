@@ -56,6 +56,7 @@ from capacity_core.units import GIB, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 
 DEFAULT_LENGTHS = (4096, 6144, 8192)
+_COORDINATE = r"(DP|PP|TP|PID)\s*([0-9]{1,9})"
 
 
 @attrs.frozen(kw_only=True)
@@ -93,13 +94,13 @@ class _Trouble:
         owner = self.plugins.owner_of(item)
         if owner is not None and owner.name not in {row.name for row in self.rows}:
             self.rows.append(attrs.evolve(owner, status="failed", error=f"{item}: {why}"))
-        self.findings.append(
-            Finding(
-                code="plugin-failed",
-                severity=Severity.ERROR,
-                message=f"{item} failed while reading: {why}",
-            )
+        finding = Finding(
+            code="plugin-failed",
+            severity=Severity.ERROR,
+            message=f"{item} failed while reading: {why}",
         )
+        if finding not in self.findings:
+            self.findings.append(finding)
 
     def all_rows(self) -> tuple[PluginRow, ...]:
         """Every plugin's row, the failed ones last and once."""
@@ -115,21 +116,21 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     is known, and UsageError when an option names what does not exist. A plugin that fails while
     reading is named in the report.
     """
-    config = read_model_config(options.config) if options.config else None
-    readings = _device_readings(options.smi, plugins) if options.smi else ()
+    if options.layout is not None and options.config is None:
+        raise UsageError("--layout says how to read a config.json: give one with --config")
     trouble = _Trouble(plugins)
+    others: list[InputRow] = []
+    readings: tuple[DeviceReading, ...] = ()
+    if options.smi is not None:
+        content = _content(options.smi, "smi", others)
+        readings = _device_readings(content, options.smi, trouble)
+    config = None
+    if options.config is not None:
+        config = read_model_config(_content(options.config, "config", others), options.config)
     reads, inputs = _read_logs(paths, plugins, options, trouble)
     chosen = _select(reads, options.run)
     layout, layout_findings = _layout(config, options, chosen.ledger, trouble)
     ledger = with_layout(chosen.ledger, layout)
-    inputs += tuple(
-        _input_row(name, kind, path)
-        for name, kind, path in (
-            ("smi0", "smi", options.smi),
-            ("config0", "config", options.config),
-        )
-        if path
-    )
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
     devices, device_findings = by_rank(readings, facts, ledger.deployment)
     ranks = tuple(rank_row(rank, devices.get(rank.id)) for rank in facts)
@@ -146,7 +147,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         tool=_tool_version(),
         title=ledger.title,
         plugins=trouble.all_rows(),
-        inputs=inputs,
+        inputs=(*inputs, *others),
         runs=tuple(read.row for read in reads),
         selected_run=chosen.row.index,
         deployment=_deployment_row(ledger, gpu),
@@ -168,6 +169,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *device_findings,
             *_clash_findings(clash, readings),
             *layout_findings,
+            *_left_out_findings(inputs, chosen.run),
             *trouble.findings,
         ),
         advice=tuple(advise(ledger, fits, layout)),
@@ -193,7 +195,7 @@ def _read_logs(
     for number, path in enumerate(paths):
         source = Source(f"log{number}", path)
         try:
-            for run in split(scanner.scan(source), plugins.extractors):
+            for run in split(scanner.scan(source), plugins.extractors, trouble.blame):
                 reads.append(_read(run, extractors[run.framework], len(reads), trouble))
                 _forget_older(reads, options.run)
             inputs.append(InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read))
@@ -216,6 +218,8 @@ def _read_logs(
 def _read(run: Run, extractor: Extractor, index: int, trouble: _Trouble) -> _Read:
     try:
         ledger = extractor.extract(run)
+        if not isinstance(ledger, Ledger):
+            raise TypeError(f"extract returned a {type(ledger).__name__}, not a Ledger")
     # The border of a plugin: its run stays in the report, with nothing known of it and the plugin
     # named.
     except Exception as error:  # noqa: BLE001
@@ -259,34 +263,32 @@ def _select(reads: Sequence[_Read], wanted: int | None) -> _Read:
     return (telling or list(reads))[-1]
 
 
-def _device_readings(path: str, plugins: Plugins) -> tuple[DeviceReading, ...]:
+def _content(path: str, kind: str, rows: list[InputRow]) -> bytes:
+    """A small input's bytes, read once, and its row: `smi0`, `config0`."""
     try:
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
+        with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
         raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
-    for reader in plugins.device_readers:
-        if reader.recognises(content):
-            try:
-                return reader.read(content, "smi0")
-            except UnusableInput as error:
-                raise UnusableInput(f"{path}: {error}") from None
-    commands = (
-        "; ".join(reader.command for reader in plugins.device_readers) or "no reader is active"
-    )
+    sha256 = hashlib.sha256(content).hexdigest()
+    rows.append(InputRow(id=f"{kind}0", kind=kind, path=path, bytes=len(content), sha256=sha256))
+    return content
+
+
+def _device_readings(raw: bytes, path: str, trouble: _Trouble) -> tuple[DeviceReading, ...]:
+    content = raw.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+    readers = trouble.plugins.device_readers
+    for reader in readers:
+        try:
+            if reader.recognises(content):
+                return tuple(reader.read(content, "smi0"))
+        except UnusableInput as error:
+            raise UnusableInput(f"{path}: {error}") from None
+        # The border of a plugin: another reader may still know the form.
+        except Exception as error:  # noqa: BLE001
+            trouble.blame(reader.name, f"{type(error).__name__}: {error}")
+    commands = "; ".join(reader.command for reader in readers) or "no reader is active"
     raise UnusableInput(f"{path}: not a device reading that is known. Make one with: {commands}")
-
-
-def _input_row(name: str, kind: str, path: str) -> InputRow:
-    with open(path, "rb") as file:
-        content = file.read()
-    return InputRow(
-        id=name,
-        kind=kind,
-        path=path,
-        bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
 
 
 # --- what the readings say --------------------------------------------
@@ -341,11 +343,12 @@ def _rank_named(facts: Sequence[RankFacts], spec: str) -> RankFacts:
 def _coordinates(spec: str) -> dict[str, int]:
     """`TP3`, `DP1/PP0/TP3`, `pid 77` and a bare number (tensor parallel) as coordinates; empty when
     it is none."""
-    if spec.isdigit():
+    if re.fullmatch(r"[0-9]{1,9}", spec):
         return {"tp": int(spec)}
-    pairs = re.findall(r"(DP|PP|TP|PID)\s*(\d+)", spec.upper())
-    clean = re.sub(r"(?:DP|PP|TP|PID)\s*\d+|[\s/,]", "", spec.upper())
-    return {} if clean else {name.lower(): int(number) for name, number in pairs}
+    pairs = re.findall(_COORDINATE, spec.upper())
+    clean = re.sub(rf"{_COORDINATE}|[\s/,]", "", spec.upper())
+    repeated = len({name for name, _ in pairs}) < len(pairs)
+    return {} if clean or repeated else {name.lower(): int(number) for name, number in pairs}
 
 
 def _layout(
@@ -457,6 +460,22 @@ def _clash_findings(clash: str | None, readings: Sequence[DeviceReading]) -> lis
         return []
     lines = tuple(line for reading in readings[:1] for line in reading.used.evidence)
     return [Finding(code="gpu-clash", severity=Severity.WARNING, message=clash, evidence=lines)]
+
+
+def _left_out_findings(inputs: Sequence[InputRow], run: Run) -> list[Finding]:
+    """Logs of which nothing is in the report, which is about one run of one log."""
+    left = [row for row in inputs if row.id not in run.inputs]
+    if not left:
+        return []
+    names = ", ".join(f"{row.path} ({row.id})" for row in left)
+    return [
+        Finding(
+            code="log-not-in-report",
+            severity=Severity.WARNING,
+            message=f"the report is about one run of one log; not in it: {names}. See --run.",
+            evidence=tuple(row.id for row in left),
+        )
+    ]
 
 
 def _cut_finding(source: Source) -> Finding:

@@ -242,6 +242,10 @@ def _checked(hook: str, items: object) -> tuple[Any, ...]:
             lacking = [name for name in wanted if not hasattr(item, name)]
             if lacking:
                 raise TypeError(f"{hook}: a {type(item).__name__} lacks {', '.join(lacking)}")
+        if not isinstance(_name_of(item), str):
+            raise TypeError(f"{hook}: a {type(item).__name__} has no name")
+        if hook == "capacity_extractors" and not isinstance(item.events, tuple):
+            raise TypeError(f"{hook}: the events of {_item_name(item)} are no tuple")
         if isinstance(item, Matcher | Prefix):
             problems = item.problems()
             if problems:
@@ -256,7 +260,11 @@ def _without_replaced(matchers: Iterable[Matcher]) -> tuple[Matcher, ...]:
 
 
 def _item_name(item: Any) -> str:
-    return str(item.framework if not hasattr(item, "name") else item.name)
+    return str(_name_of(item))
+
+
+def _name_of(item: Any) -> object:
+    return item.framework if not hasattr(item, "name") else item.name
 
 
 def _whose(plugin: Found) -> str:

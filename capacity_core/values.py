@@ -241,10 +241,6 @@ def text(
     return Known(amount=amount, origin=origin, how=how, evidence=evidence)
 
 
-def is_known(value: Value | None) -> bool:
-    return isinstance(value, Known)
-
-
 def total(values: Iterable[Value], name: str | None = None) -> Value:
     """The sum of all; counts of which some are unknown are at least the sum of the known ones."""
     terms = tuple(values)
@@ -272,7 +268,9 @@ def least(values: Iterable[Value], name: str | None = None) -> Value:
     unit = _common_unit(terms)
     terms = tuple(term.to(unit) if unit else term for term in terms)
     certain = [term for term in terms if isinstance(term, Known)]
-    unsure = [term for term in terms if isinstance(term, Unknown)]
+    unsure = [
+        term for term in terms if isinstance(term, Unknown) and not _never_below(term, certain)
+    ]
     low = min((term.number for term in certain), default=None)
     if unsure:
         highs = [high for _, high in (term.interval for term in terms) if high is not None]
@@ -303,6 +301,11 @@ def least(values: Iterable[Value], name: str | None = None) -> Value:
             assuming=_union(term.assuming for term in certain),
         )
     return result.named(name) if name else result
+
+
+def _never_below(term: Unknown, certain: Sequence[Known]) -> bool:
+    """Whether a known term is at most as large whatever the unknown one is."""
+    return term.at_least is not None and any(k.number + k.error <= term.at_least for k in certain)
 
 
 def agree(a: Value, b: Value) -> bool | None:

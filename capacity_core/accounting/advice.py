@@ -60,6 +60,7 @@ def _raise_fraction(ledger: Ledger) -> Iterator[Advice]:
         levers.fraction_flag is None
         or not isinstance(levers.fraction, Known)
         or not isinstance(levers.fraction_base, Known)
+        or levers.fraction_base.number <= 0
         or free is None
     ):
         return

@@ -190,6 +190,9 @@ def _cost(length: int) -> Known:
 
 
 def _bound_by(token_limit: Value, request_limit: Value) -> str | None:
-    if not isinstance(token_limit, Known) or not isinstance(request_limit, Known):
-        return None
-    return "tokens" if token_limit.number <= request_limit.number else "requests"
+    if isinstance(token_limit, Known) and isinstance(request_limit, Known):
+        return "tokens" if token_limit.number <= request_limit.number else "requests"
+    (_, most_requests), (few_tokens, _) = request_limit.interval, token_limit.interval
+    if most_requests is not None and few_tokens is not None and most_requests <= few_tokens:
+        return "requests"
+    return None

@@ -60,7 +60,7 @@ def resolved(name: str, specs: Sequence[GpuSpec]) -> tuple[GpuSpec, ...]:
             if near
             else "`capacity gpus` lists them all"
         )
-        raise UsageError(f"--gpu {name}: not in the catalogue; {hint}")
+        raise UsageError(f"no device is named {name!r} in the catalogue; {hint}")
     return found
 
 

@@ -56,6 +56,7 @@ def layout_row(
             if not asked and not layout.applies(config):
                 continue
             reading = layout.read(config, _placement(deployment), dtype_bytes)
+            return _row(layout.name, reading, assumption), []
         except LayoutError as error:
             refused = Finding(
                 code="layout-refused",
@@ -67,8 +68,6 @@ def layout_row(
         # The border of a plugin: another layout may still know the model.
         except Exception as error:  # noqa: BLE001
             blame(layout.name, f"{type(error).__name__}: {error}")
-            continue
-        return _row(layout.name, reading, assumption), []
     kind = config.get("model_type") or config.get("architectures") or "this model"
     unknown = Finding(
         code="layout-unknown",

@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import NamedTuple
+
+from capacity_core.units import COUNT, Unit
 
 _KEY = re.compile(
     r"""\s*(?:(?P<quote>['"])(?P<quoted>[\w.\-]+)(?P=quote)\s*:|(?P<bare>[A-Za-z_]\w*)\s*=)\s*"""
@@ -25,6 +28,24 @@ _TOKEN = re.compile(
 _CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _ENUM = re.compile(r"<[\w.]+: (?P<value>.*)>", re.DOTALL)
 _CONSTANTS = ("None", "True", "False")
+
+
+_MOST = Decimal(10) ** 12
+_MOST_COUNT = 100_000
+_NUMBER_LENGTH = 40
+
+
+def plausible_number(text: str | None, unit: Unit) -> Decimal | None:
+    """A printed number that can be an argument; None for anything else, among it what is not
+    finite or has no place in a deployment (10^12, or 10^5 ranks and nodes)."""
+    if text is None or len(text) > _NUMBER_LENGTH:
+        return None
+    most = _MOST_COUNT if unit is COUNT else _MOST
+    try:
+        number = Decimal(text)
+        return number if number.is_finite() and abs(number) < most else None
+    except ArithmeticError:
+        return None
 
 
 class Arguments(Mapping[str, str]):

@@ -143,9 +143,7 @@ class RankFacts:
     `memory` holds the categories that the extractor could account for (GiB, known or unknown with
     the reason);
     `inside` names, for a category without a figure of its own, the one that contains it;
-    `device_total` is a printed total; `activation_included` says nothing here: peaks are
-    `Category.ACTIVATION` in
-    `memory`.
+    `device_total` is a printed total.
     """
 
     id: RankId
@@ -201,8 +199,7 @@ def least_reported(statements: Iterable[Reported | None]) -> Reported | None:
 class WorkerFacts:
     """One scheduler with its own KV pool (a DP rank).
 
-    `tokens` is what it can hold; `size` and `budget` are GiB on one GPU; `usable_for` says how its
-    tokens may be divided by a request's length.
+    `tokens` is what it can hold; `size` and `budget` are GiB on one GPU.
     """
 
     dp: int
@@ -308,7 +305,6 @@ class Levers:
     fraction_flag: str | None = None
     fraction: Value | None = None
     fraction_base: Value | None = None
-    fraction_bytes_per_token: Value | None = None
     request_limit_flag: str | None = None
     kv_dtype_flag: str | None = None
     split_flag: str | None = None

@@ -10,6 +10,10 @@ import attrs
 COORDINATES = ("dp", "pp", "tp", "rank", "node", "pid")
 
 
+_DIGITS = {"dp": 5, "pp": 5, "tp": 5, "rank": 5, "pid": 10}
+"""The numbers of a speaker, and how many digits of each make sense."""
+
+
 @attrs.frozen(kw_only=True)
 class Speaker:
     """Who printed a message, as far as printed: parallel ranks, global rank, node, process.
@@ -79,8 +83,8 @@ class Prefix:
         """The speaker that a match of this prefix names."""
         groups = match.groupdict()
         numbers = {
-            name: int(groups[name])
-            for name in ("dp", "pp", "tp", "rank", "pid")
-            if groups.get(name)
+            name: int(value)
+            for name, digits in _DIGITS.items()
+            if (value := groups.get(name)) and value.isdecimal() and len(value) <= digits
         }
         return Speaker(**numbers, node=groups.get("node"), role=groups.get("role"))

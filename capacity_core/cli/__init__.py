@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -66,4 +67,14 @@ def main() -> None:
         status = ExitCode.USAGE
     except click.Abort:
         status = 130
+    # The last border: our own fault is told from a bad input by its exit code.
+    except Exception as error:
+        click.echo(
+            f"capacity: a bug of this tool: {type(error).__name__}: {error}. Please report it with "
+            "the command and the log; CAPACITY_TRACEBACK=1 shows where it happened.",
+            err=True,
+        )
+        if os.environ.get("CAPACITY_TRACEBACK"):
+            raise
+        status = ExitCode.BUG
     sys.exit(int(status or 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from capacity_core.cli.options import TokenCounts, load_plugins, plugin_options, write_result
-from capacity_core.errors import ExitCode, UsageError
+from capacity_core.errors import ExitCode, PluginError, UsageError
 
 
 @click.command("analyze")
@@ -96,7 +96,14 @@ def command(
         layout=layout,
     )
     report = analyse(paths, options, plugins)
-    write_result(renderers[output_format].render(report), output)
+    try:
+        result = renderers[output_format].render(report)
+    # The border of a plugin: without its view there is nothing to show.
+    except Exception as error:
+        raise PluginError(
+            f"--format {output_format} failed: {type(error).__name__}: {error}"
+        ) from error
+    write_result(result, output)
     failed_now = [row for row in report.plugins if row.status == "failed"]
     for row in failed_now:
         if row.name not in {known.name for known in plugins.failed}:

@@ -32,10 +32,12 @@ class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic from cl
         return tuple(self._count(part.strip(), param, ctx) for part in str(value).split(","))
 
     def _count(self, part: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+)(k?)", part, re.IGNORECASE)
+        match = re.fullmatch(r"([0-9]{1,12})(k?)", part, re.IGNORECASE)
         count = int(match[1]) * (1024 if match[2] else 1) if match else 0
         if count <= 0:
-            self.fail(f"{part!r} is no positive number of tokens; write 4096,8k,128k", param, ctx)
+            self.fail(
+                f"{part[:40]!r} is no positive number of tokens; write 4096,8k,128k", param, ctx
+            )
         return count
 
 
@@ -102,6 +104,7 @@ def write_result(result: str, output: str | None) -> None:
         _print(result)
         return
     folder = os.path.dirname(os.path.abspath(output))
+    temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".capacity-")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -109,17 +112,23 @@ def write_result(result: str, output: str | None) -> None:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, output)
     except OSError as error:
+        if temporary is not None:
+            os.unlink(temporary)
         raise UnusableInput(f"{output}: cannot be written: {error.strerror}.") from None
 
 
 def _print(result: str) -> None:
+    if sys.stdout is None:
+        raise UnusableInput("stdout is closed; use --output FILE.")
     try:
         click.echo(result, nl=False)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone (`| head`): say nothing, and flush nothing into the closed pipe.
+    except OSError as error:
+        # What is left in the buffer must not be written again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(ExitCode.OK) from None
+        if isinstance(error, BrokenPipeError):  # the reader has gone (`| head`)
+            raise SystemExit(ExitCode.OK) from None
+        raise UnusableInput(f"stdout cannot be written: {error.strerror}.") from None
 
 
 def _umask() -> int:

@@ -10,17 +10,14 @@ from capacity_core.errors import UnusableInput
 _NESTED = ("text_config", "llm_config", "language_config")
 
 
-def read_model_config(path: str) -> ModelConfig:
+def read_model_config(content: bytes, path: str) -> ModelConfig:
     """The configuration as one flat mapping; where a text model is nested, its keys win over the
     wrapper's.
 
-    Raises UnusableInput when the file is missing, no JSON, or no JSON object.
+    Raises UnusableInput, naming the path, when the content is no JSON, or no JSON object.
     """
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            config = json.load(file)
-    except OSError as error:
-        raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
+        config = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UnusableInput(
             f"{path}: is no JSON ({error}). Give the model's config.json."

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from capacity_core.api.extractors import Extractor, Run, Sighting
 from capacity_core.api.process import NEUTRAL
 
 
-def split(sightings: Iterable[Sighting[object]], extractors: Sequence[Extractor]) -> Iterator[Run]:
+def split(
+    sightings: Iterable[Sighting[object]],
+    extractors: Sequence[Extractor],
+    blame: Callable[[str, str], None],
+) -> Iterator[Run]:
     """The runs of a log, each as soon as it has ended; the last ones in the order of their first
     lines.
 
     A log may interleave frameworks: each has its own current run. What any process prints goes to
-    the run whose line was seen last; an event that no extractor knows is left out.
+    the run whose line was seen last; an event that no extractor knows is left out. An extractor
+    that breaks is reported to `blame` by framework and reason, and starts no run.
     """
     owners = {event: extractor for extractor in extractors for event in extractor.events}
     current: dict[str, Run] = {}
@@ -25,7 +30,7 @@ def split(sightings: Iterable[Sighting[object]], extractors: Sequence[Extractor]
                 latest.add(sighting)
             continue
         run = current.get(extractor.framework)
-        if run is not None and extractor.starts_run(run, sighting):
+        if run is not None and _starts(extractor, run, sighting, blame):
             yield run
             run = None
         if run is None:
@@ -34,3 +39,17 @@ def split(sightings: Iterable[Sighting[object]], extractors: Sequence[Extractor]
         run.add(sighting)
         latest = run
     yield from current.values()
+
+
+def _starts(
+    extractor: Extractor,
+    run: Run,
+    sighting: Sighting[object],
+    blame: Callable[[str, str], None],
+) -> bool:
+    try:
+        return extractor.starts_run(run, sighting)
+    # The border of a plugin: the run goes on.
+    except Exception as error:  # noqa: BLE001
+        blame(extractor.framework, f"{type(error).__name__}: {error}")
+        return False

@@ -155,6 +155,8 @@ class Source:
 
 def _open(path: str) -> RawIOBase | BinaryIO:
     if path == "-":
+        if sys.stdin is None:
+            raise UnusableInput("stdin is closed; name a log file.")
         return sys.stdin.buffer
     try:
         # Unbuffered: the chunks are the reads.

@@ -54,9 +54,14 @@ def _headline(report: Report) -> Iterator[str]:
     shown = status.value.upper() if status is Status.FAILED else status.value
     count = len(report.ranks)
     yield (
-        f"{name} · run {report.selected_run + 1} of {len(report.runs)} · {shown} · "
-        f"{count} rank{'' if count == 1 else 's'} in the log"
+        f"{name} · {_run(report)} · {shown} · {count} rank{'' if count == 1 else 's'} in the log"
     )
+
+
+def _run(report: Report) -> str:
+    """Which run, as people count; and the number that `--run` takes where there are several."""
+    number, count = report.selected_run, len(report.runs)
+    return f"run {number + 1} of {count}" + (f" (--run {number})" if count > 1 else "")
 
 
 def _plugin_trouble(report: Report) -> Iterator[str]:
@@ -435,7 +440,7 @@ def _where(evidence: Sequence[str], report: Report) -> str:
     if not evidence:
         return ""
     logs = sum(row.kind == "log" for row in report.inputs)
-    items = dict.fromkeys(i.replace("log0", "") if logs == 1 else i for i in evidence)
+    items = dict.fromkeys(i.removeprefix("log0") if logs == 1 else i for i in evidence)
     return f"[{' '.join(items)}]"
 
 

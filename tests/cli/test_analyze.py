@@ -124,6 +124,13 @@ def test_stdin_files_and_a_closed_pipe(capacity: Capacity, sglang_log: str, tmp_
         (("analyze", "server.log", "--request-tokens", "4096,-5"), 2, "no positive number"),
         (("analyze", "server.log", "--disable-plugin", "nobody"), 2, "no plugin is named nobody"),
         (("analyze", "server.log", "-o", "no/such/folder.txt"), 1, "cannot be written"),
+        (("analyze", "server.log", "-o", "."), 1, "cannot be written"),
+        (("analyze", "server.log", "--smi", ""), 1, "cannot be read"),
+        (("analyze", "server.log", "--layout", "latent"), 2, "give one with --config"),
+        (("analyze", "server.log", "--rank", "TP0/TP1"), 2, "there are: DP0/PP0/TP0"),
+        (("analyze", "server.log", "--rank", "²"), 2, "there are: DP0/PP0/TP0"),
+        (("analyze", "server.log", "--request-tokens", "9" * 5000), 2, "no positive number"),
+        (("gpus", "foo9000"), 2, "no device is named 'foo9000'"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_an_exit_code(
@@ -137,6 +144,50 @@ def test_a_mistake_is_one_clear_line_and_an_exit_code(
     assert said in done.err
     assert done.out == ""
     assert "Traceback" not in done.err
+    assert not list(tmp_path.glob(".capacity-*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_what_cannot_be_printed_is_said_in_one_line(sglang_log: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from capacity_core.cli import main; main()", "analyze"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*command, sglang_log], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == [
+        "capacity: stdout cannot be written: No space left on device."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "absurd"),
+    [
+        ("dp_size=1", "dp_size=999999999999"),
+        ("tp_size=1", "tp_size=1e999999999"),
+        ("tp_size=1", "tp_size=nan"),
+        ("pp_size=1", "pp_size=" + "9" * 5000),
+        ("avail mem=78.50 GB", "avail mem=0.00 GB"),
+    ],
+)
+def test_an_absurd_figure_is_no_fault_of_a_plugin(
+    capacity: Capacity, tmp_path: Path, argument: str, absurd: str
+) -> None:
+    (tmp_path / "server.log").write_text(SGLANG.replace(argument, absurd))
+    done = capacity("analyze", "server.log", "--format", "json")
+    assert (done.code, done.err) == (0, "")
+    if "_size" in absurd:
+        name = {"dp": "data", "tp": "tensor", "pp": "pipeline"}[absurd[:2]]
+        assert done.report["deployment"]["parallel"][name]["value"] is None
+
+
+def test_several_logs_are_not_dropped_in_silence(
+    capacity: Capacity, sglang_log: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other.log").write_text(SGLANG)
+    report = capacity("analyze", sglang_log, "other.log", "--format", "json").report
+    said = [f for f in report["findings"] if f["code"] == "log-not-in-report"]
+    assert [finding["evidence"] for finding in said] == [["log0"]]
 
 
 def test_every_command_has_help_with_an_example(capacity: Capacity) -> None:

@@ -290,7 +290,7 @@ def _resolves(name: str, inputs: list[dict[str, Any]]) -> bool:
     if row is None or not place:
         return row is not None
     if row["kind"] == "config":
-        return place in read_model_config(row["path"])
+        return place in read_model_config(Path(row["path"]).read_bytes(), row["path"])
     return _line(name, inputs).strip() != ""
 
 

@@ -253,8 +253,17 @@ def test_a_bound_is_never_a_value(bound: int) -> None:
     one = exact(1, GIB)
     for result in (met + one, met - one, met * 2, met / 2, met.to(MIB), met.floor(), met | met):
         assert isinstance(result, Unknown)
-    for many in (total([met, one]), least([met, one]), met.named("x"), met.cite("log0:1")):
+    more = exact(bound + 1, GIB)
+    for many in (total([met, one]), least([met, more]), met.named("x"), met.cite("log0:1")):
         assert isinstance(many, Unknown)
+
+
+@given(known=st.integers(0, 99), floor=st.integers(0, 99))
+def test_an_unknown_that_cannot_be_less_decides_no_least(known: int, floor: int) -> None:
+    unsure = Unknown(why="cut", unit=TOKENS, at_least=Decimal(floor))
+    result = least([unsure, exact(known, TOKENS)])
+    assert isinstance(result, Known) == (known <= floor)
+    assert result.interval[1] == known
 
 
 @given(a=truths, b=truths)

@@ -133,6 +133,11 @@ def _head_dims(config: ModelConfig, query_heads: Known) -> tuple[Known, Known]:
         key = count(config, *_HEAD_DIM)
     else:
         hidden = count(config, *_HIDDEN)
+        if whole(hidden) < whole(query_heads):
+            raise LayoutError(
+                f"{hidden.name} {hidden.number} is less than {query_heads.name} "
+                f"{query_heads.number}: a head would have no element"
+            )
         key = known(
             whole(hidden) // whole(query_heads),
             COUNT,

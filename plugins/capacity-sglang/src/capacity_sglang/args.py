@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import attrs
 
 from capacity_core.api import Arguments, Matcher, Sample
+from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Sighting
 from capacity_core.api.ledger import Parallel
 from capacity_core.units import COUNT, Unit
@@ -77,9 +77,8 @@ class Settings:
 
     def number(self, unit: Unit, *keys: str) -> Value:
         said = self.arguments.said(*keys)
-        try:
-            amount = Decimal(said or "")
-        except ArithmeticError:
+        amount = plausible_number(said, unit)
+        if amount is None:
             return self._unknown(keys, unit)
         return known(amount, unit, Origin.CONFIGURED, how=keys[0], evidence=self._line)
 
@@ -93,6 +92,8 @@ class Settings:
 
     def _unknown(self, keys: tuple[str, ...], unit: Unit | None) -> Unknown:
         why = f"server_args has no {keys[0]}" if self._line else "no server_args line"
+        if keys[0] in self.arguments:
+            why = f"server_args says {keys[0]}={self.arguments[keys[0]][:40]}"
         return Unknown(why=why, unit=unit, evidence=self._line)
 
     @property

@@ -4,12 +4,12 @@ engine's config."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import attrs
 
 from capacity_core.api import COUNT, Arguments, Matcher, Sample
+from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Sighting
 from capacity_core.units import Tokens, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known, text
@@ -200,10 +200,7 @@ class Settings:
 
     def number(self, unit: Unit, *keys: str) -> Value:
         value = self.text(*keys)
-        try:
-            amount = Decimal(str(value.amount)) if isinstance(value, Known) else None
-        except ArithmeticError:
-            amount = None
+        amount = plausible_number(str(value.amount), unit) if isinstance(value, Known) else None
         if amount is None:
             return self._unknown(keys, unit)
         return known(amount, unit, Origin.CONFIGURED, how=keys[0], evidence=value.evidence)
@@ -212,8 +209,9 @@ class Settings:
         """A number in the arguments alone, where the configuration may have been rewritten."""
         for arguments, line in self._args:
             said = arguments.said(key)
-            if said is not None and said.isdigit():
-                return known(Decimal(said), unit, Origin.CONFIGURED, how=key, evidence=line)
+            amount = plausible_number(said, unit)
+            if amount is not None:
+                return known(amount, unit, Origin.CONFIGURED, how=key, evidence=line)
         return self._unknown((key,), unit)
 
     def nested(self, key: str, inner: str) -> Value:
