@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import re
 from collections.abc import Sequence
 
 import attrs
 
 from capacity_core.accounting.advice import advise
 from capacity_core.accounting.breakdown import device_capacity, rank_row
-from capacity_core.accounting.concurrency import concurrency, over_workers
+from capacity_core.accounting.concurrency import concurrency
 from capacity_core.accounting.devices import by_rank
 from capacity_core.accounting.findings import contradictions
 from capacity_core.accounting.gpus import gpu_row
 from capacity_core.accounting.layouts import layout_row, with_layout
+from capacity_core.accounting.ranks import shown_rank
+from capacity_core.accounting.rows import deployment_row, evidence_rows, kv_pool_row
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.extractors import Extractor, Run
 from capacity_core.api.kv_layouts import ModelConfig
@@ -26,25 +27,17 @@ from capacity_core.api.ledger import (
     Ledger,
     RankFacts,
     Severity,
-    Stage,
     Status,
 )
-from capacity_core.api.matchers import printed_fields
 from capacity_core.api.report import (
     SCHEMA,
-    DeploymentRow,
-    EvidenceRow,
-    GpuRow,
     InputRow,
-    KvPoolRow,
     LayoutRow,
     Outcome,
     PluginRow,
-    RankRow,
     Report,
     RunRow,
     VersionRange,
-    WorkerRow,
 )
 from capacity_core.errors import NothingRecognised, UnusableInput, UsageError
 from capacity_core.loader import Plugins
@@ -52,11 +45,10 @@ from capacity_core.reading.model_config import read_model_config
 from capacity_core.reading.runs import split
 from capacity_core.reading.scan import Scanner
 from capacity_core.reading.sources import Source
-from capacity_core.units import GIB, TOKENS
+from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 
 DEFAULT_LENGTHS = (4096, 6144, 8192)
-_COORDINATE = r"(DP|PP|TP|PID)\s*([0-9]{1,9})"
 
 
 @attrs.frozen(kw_only=True)
@@ -134,7 +126,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
     devices, device_findings = by_rank(readings, facts, ledger.deployment)
     ranks = tuple(rank_row(rank, devices.get(rank.id)) for rank in facts)
-    shown, asked = _shown_rank(facts, options.rank)
+    shown, asked = shown_rank(facts, options.rank)
     gpu, clash = gpu_row(
         plugins.gpu_specs,
         options.gpu,
@@ -150,7 +142,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         inputs=(*inputs, *others),
         runs=tuple(read.row for read in reads),
         selected_run=chosen.row.index,
-        deployment=_deployment_row(ledger, gpu),
+        deployment=deployment_row(ledger, gpu),
         version_range=VersionRange(
             range=ledger.version_range,
             why="the wordings of this run narrow it"
@@ -161,7 +153,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         ranks=ranks,
         shown_rank=shown,
         asked_rank=asked,
-        kv_pool=_kv_pool_row(ledger, layout),
+        kv_pool=kv_pool_row(ledger, layout),
         concurrency=fits,
         findings=(
             *ledger.findings,
@@ -174,7 +166,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         ),
         advice=tuple(advise(ledger, fits, layout)),
         load=None,
-        evidence=tuple(_evidence_row(chosen.run)),
+        evidence=tuple(evidence_rows(chosen.run)),
         evidence_omitted=dict(chosen.run.omitted),
     )
 
@@ -310,47 +302,6 @@ def _device_total(facts: Sequence[RankFacts], readings: Sequence[DeviceReading])
     return least(said) if said else Unknown(why="no total was printed or measured", unit=GIB)
 
 
-def _shown_rank(facts: Sequence[RankFacts], spec: str | None) -> tuple[str | None, bool]:
-    """The rank whose table is shown: the one asked for, else the one with least free at the last
-    common stage."""
-    if spec is not None:
-        return _rank_named(facts, spec).id.text, True
-    for stage in reversed(Stage):
-        frees = [
-            (free.number, rank.id.text)
-            for rank in facts
-            if isinstance(free := rank.free(stage), Known)
-        ]
-        if frees and len(frees) == len(facts):
-            return min(frees)[1], False
-    return (facts[0].id.text if facts else None), False
-
-
-def _rank_named(facts: Sequence[RankFacts], spec: str) -> RankFacts:
-    wanted = _coordinates(spec)
-    found = [
-        rank
-        for rank in facts
-        if wanted and all(getattr(rank.id, name) == number for name, number in wanted.items())
-    ]
-    if len(found) == 1:
-        return found[0]
-    there = ", ".join(rank.id.text for rank in facts) or "none"
-    why = "names no rank of the log" if not found else "names several ranks"
-    raise UsageError(f"--rank {spec}: {why}; there are: {there}")
-
-
-def _coordinates(spec: str) -> dict[str, int]:
-    """`TP3`, `DP1/PP0/TP3`, `pid 77` and a bare number (tensor parallel) as coordinates; empty when
-    it is none."""
-    if re.fullmatch(r"[0-9]{1,9}", spec):
-        return {"tp": int(spec)}
-    pairs = re.findall(_COORDINATE, spec.upper())
-    clean = re.sub(rf"{_COORDINATE}|[\s/,]", "", spec.upper())
-    repeated = len({name for name, _ in pairs}) < len(pairs)
-    return {} if clean or repeated else {name.lower(): int(number) for name, number in pairs}
-
-
 def _layout(
     config: ModelConfig | None, options: Options, ledger: Ledger, trouble: _Trouble
 ) -> tuple[LayoutRow | None, list[Finding]]:
@@ -364,77 +315,6 @@ def _layout(
             raise UsageError(f"--layout {options.layout}: there are: {names}")
     asked = options.layout is not None
     return layout_row(config, layouts, ledger.deployment, trouble.blame, asked=asked)
-
-
-# --- rows of the report -----------------------------------------------
-
-
-def _deployment_row(ledger: Ledger, gpu: GpuRow) -> DeploymentRow:
-    d = ledger.deployment
-    return DeploymentRow(
-        framework=text(ledger.framework, Origin.DERIVED, how="the events of its lines"),
-        framework_version=d.version,
-        model=d.model,
-        quantization=d.quantization,
-        kv_cache_dtype=d.kv_cache_dtype,
-        kv_cache_dtype_resolved=d.kv_cache_dtype_resolved,
-        mem_fraction_static=d.mem_fraction_static,
-        gpu_memory_utilization=d.gpu_memory_utilization,
-        context_length=d.context_length,
-        page_size=d.page_size,
-        chunked_prefill_size=d.chunked_prefill_size,
-        max_prefill_tokens=d.max_prefill_tokens,
-        speculative=d.speculative,
-        disaggregation=d.disaggregation,
-        parallel=d.parallel,
-        workers=d.workers,
-        gpu=gpu,
-    )
-
-
-def _kv_pool_row(ledger: Ledger, layout: LayoutRow | None) -> KvPoolRow:
-    workers = ledger.workers
-    nothing = Unknown(why="no scheduler's pool is shown", unit=TOKENS)
-    tokens = [worker.tokens for worker in workers]
-    sizes = [worker.size for worker in workers if isinstance(worker.size, Known)]
-    budgets = [worker.budget for worker in workers if isinstance(worker.budget, Known)]
-    return KvPoolRow(
-        tokens=least(tokens) if tokens else nothing,
-        deployment_tokens=over_workers(tokens, ledger.deployment.workers, "all workers")
-        if tokens
-        else nothing,
-        size=least(sizes) if sizes else Unknown(why="no KV pool size is printed", unit=GIB),
-        budget=least(budgets) if budgets else Unknown(why="no KV budget is printed", unit=GIB),
-        bytes_per_token=ledger.kv.bytes_per_token,
-        bytes_per_full_token=ledger.kv.bytes_per_full_token,
-        sizing_mode=ledger.kv.sizing_mode,
-        dtype=ledger.kv.dtype,
-        workers=tuple(
-            WorkerRow(
-                dp=worker.dp,
-                tokens=worker.tokens,
-                request_limit=worker.request_limit,
-                size=worker.size,
-            )
-            for worker in workers
-        ),
-        pools=next((worker.pools for worker in workers if worker.pools), ()),
-        state_slots=next((w.state_slots for w in workers if w.state_slots is not None), None),
-        layout=layout,
-    )
-
-
-def _evidence_row(run: Run) -> list[EvidenceRow]:
-    return [
-        EvidenceRow(
-            id=sighting.line,
-            rank=sighting.speaker.label or None,
-            matcher=sighting.matcher,
-            fields=printed_fields(sighting.event),
-            text=sighting.text,
-        )
-        for sighting in run
-    ]
 
 
 # --- what went wrong --------------------------------------------------
@@ -494,4 +374,4 @@ def _tool_version() -> str:
         return "unknown"
 
 
-__all__ = ["DEFAULT_LENGTHS", "Options", "RankRow", "analyse"]
+__all__ = ["DEFAULT_LENGTHS", "Options", "analyse"]
