@@ -11,13 +11,14 @@ from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.ledger import Deployment, Finding, RankFacts, RankId, Severity
 from capacity_core.values import Known, Value
 
-ORDER = "the k-th device row is the k-th rank"
+ORDER = "the k-th device is the k-th rank"
 
 
 def by_rank(
     readings: Sequence[DeviceReading], ranks: Sequence[RankFacts], deployment: Deployment
 ) -> tuple[dict[RankId, DeviceReading], list[Finding]]:
-    """Device rows given to ranks by their order, which is an assumption and is said to be one.
+    """Device rows given to ranks in the order of device numbers, which is an assumption and is said
+    to be one.
 
     Only when there are as many rows as ranks (of the whole deployment, or in the log), and when no
     rank saw more free memory than its row can have; otherwise no row is used, and a finding says
@@ -25,6 +26,8 @@ def by_rank(
     """
     if not readings or not ranks:
         return {}, []
+    if all(reading.index is not None for reading in readings):
+        readings = sorted(readings, key=lambda reading: reading.index or 0)
     pairs = _pairs(readings, ranks, deployment)
     if pairs is None:
         why = (

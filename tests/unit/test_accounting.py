@@ -145,6 +145,13 @@ def test_device_rows_are_ranks_in_order_as_an_assumption() -> None:
     assert second.used.assuming == (ORDER,)
 
 
+def test_device_rows_out_of_order_are_ranks_by_their_numbers() -> None:
+    ranks = (rank(0), rank(1))
+    backwards = [reading(60000, 21080, 2), reading(70000, 11080)]
+    rows, _ = by_rank(backwards, ranks, Deployment())
+    assert [amount(rows[each.id].used) for each in ranks] == [70000, 60000]
+
+
 def test_one_shown_rank_of_eight_finds_its_row_by_its_number() -> None:
     deployment = Deployment(parallel=Parallel(tensor=known(8, COUNT, Origin.CONFIGURED)))
     readings = [reading(70000 + n, 11080, n + 1) for n in range(8)]
