@@ -12,6 +12,8 @@ from typing import Any
 
 import attrs
 import pytest
+
+# Typed only where types-jsonschema happens to be installed.
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped, unused-ignore]
 
 from capacity_core.analysis import Options, analyse
@@ -122,6 +124,7 @@ def plugins() -> Plugins:
 
 
 def _report(log: Path, plugins: Plugins, **options: str) -> Any:
+    # Keywords of Options, given as a case names them.
     made = analyse([str(log)], Options(**options), plugins)  # type: ignore[arg-type]
     return json.loads(JsonRenderer().render(made))
 

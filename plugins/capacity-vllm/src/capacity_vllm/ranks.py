@@ -183,16 +183,16 @@ class WorkerReading:
 
     @property
     def kv_budget(self) -> Value:
+        own = self._value(KvBudget, "budget", "kv_pool")
         said = (
-            self._value(KvBudget, "budget", "kv_pool")
+            own
             | self._value(ExplicitKv, "size", "kv_pool")
             | self._value(UsageSummary, "kv", "kv_pool")
             | self._value(UsageSummary, "kv_bytes", "kv_pool")
         )
-        own = self._value(KvBudget, "budget", "kv_pool")
-        if isinstance(said, Unknown) and isinstance(own, Unknown) and own.evidence:
-            return own  # two figures: the reason stays
         if isinstance(said, Unknown):
+            if own.evidence:
+                return own  # two figures: the reason stays
             return Unknown(
                 why=f"no 'Available KV cache memory' line of {self.label}", unit=GIB, name="kv_pool"
             )
