@@ -16,6 +16,7 @@ from capacity_core.accounting.devices import by_rank
 from capacity_core.accounting.findings import contradictions
 from capacity_core.accounting.gpus import gpu_row
 from capacity_core.accounting.layouts import layout_row, with_layout
+from capacity_core.accounting.load import load_row
 from capacity_core.accounting.ranks import shown_rank
 from capacity_core.accounting.rows import deployment_row, evidence_rows, kv_pool_row
 from capacity_core.api.device_readers import DeviceReading
@@ -165,7 +166,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *trouble.findings,
         ),
         advice=tuple(advise(ledger, fits, layout)),
-        load=None,
+        load=load_row(ledger.load, fits.request_limit),
         evidence=tuple(evidence_rows(chosen.run)),
         evidence_omitted=dict(chosen.run.omitted),
     )

@@ -38,6 +38,7 @@ class Unit:
 
 
 BYTES = Unit("B", (1, 0, 0, 0, 0, 0))
+KIB = Unit("KiB", (1, 0, 0, 0, 0, 0), 1 << 10)
 MIB = Unit("MiB", (1, 0, 0, 0, 0, 0), 1 << 20)
 GIB = Unit("GiB", (1, 0, 0, 0, 0, 0), 1 << 30)
 TOKENS = Unit("tokens", (0, 1, 0, 0, 0, 0))
@@ -52,6 +53,10 @@ BYTES_PER_TOKEN = Unit("B/token", (1, -1, 0, 0, 0, 0))
 BYTES_PER_REQUEST = Unit("B/request", (1, 0, -1, 0, 0, 0))
 BYTES_PER_SLOT = Unit("B/slot", (1, 0, 0, -1, 0, 0))
 TOKENS_PER_REQUEST = Unit("tokens/request", (0, 1, -1, 0, 0, 0))
+TOKENS_PER_SECOND = Unit("tokens/s", (0, 1, 0, 0, -1, 0))
+GB = Unit("GB (10^9 B)", (1, 0, 0, 0, 0, 0), 10**9)
+"""Decimal gigabytes, in which engines print host memory."""
+
 VENDOR_GB = Unit("GB", (0, 0, 0, 0, 0, 1))
 """A capacity as a vendor states it: a label on a product. It converts to nothing."""
 
@@ -68,6 +73,7 @@ _BY_POWERS: dict[tuple[int, ...], Unit] = {
         BYTES_PER_REQUEST,
         BYTES_PER_SLOT,
         TOKENS_PER_REQUEST,
+        TOKENS_PER_SECOND,
     )
 }
 
@@ -101,6 +107,14 @@ class Mib(Decimal):
     """A printed amount of 2^20 bytes."""
 
 
+class Kib(Decimal):
+    """A printed amount of 2^10 bytes."""
+
+
+class Gb(Decimal):
+    """A printed amount of 10^9 bytes: host memory."""
+
+
 class Exact(Decimal):
     """A printed number that no rounding touched, such as the repr of an argument."""
 
@@ -113,6 +127,7 @@ Slots = Annotated[int, SLOTS]
 Seconds = Annotated[Decimal, SECONDS]
 Ratio = Annotated[Decimal, RATIO]
 ExactRatio = Annotated[Exact, RATIO]
+TokensPerSecond = Annotated[Decimal, TOKENS_PER_SECOND]
 Count = Annotated[int, COUNT]
 
 

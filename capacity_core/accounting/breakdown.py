@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
+from capacity_core.accounting.steps import steps
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.ledger import HELD, Category, RankFacts, Role, Stage
 from capacity_core.api.report import (
@@ -75,11 +76,13 @@ def rank_row(rank: RankFacts, reading: DeviceReading | None) -> RankRow:
             )
             for point in rank.timeline
         ),
+        steps=tuple(steps(rank)),
         device=None
         if reading is None
         else DeviceRow(
             used=reading.used, free=reading.free, total=reading.total, reserved=reading.reserved
         ),
+        host_pools=rank.host_pools,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 
 from capacity_core.api.ledger import Ledger
-from capacity_core.api.matchers import unit_of
+from capacity_core.api.matchers import number_fields, unit_of
 from capacity_core.api.prefixes import Speaker
 from capacity_core.api.versions import narrowed
 from capacity_core.values import Origin, Unknown, Value, known, text
@@ -67,7 +67,8 @@ class Run:
     """One start of one server: its sightings in the order of the log.
 
     Memory is bounded whatever a log repeats: of each matcher and speaker the first and the last
-    `KEPT_PER_SPEAKER` / 2 sightings are kept; `omitted` counts the others exactly.
+    `KEPT_PER_SPEAKER` / 2 sightings are kept, and of the others those with the largest numbers;
+    `omitted` counts what was let go exactly.
     """
 
     def __init__(self, framework: str) -> None:
@@ -80,10 +81,13 @@ class Run:
         self._kept: dict[int, Sighting[Any]] = {}
         self._order: dict[tuple[str, Speaker], list[int]] = defaultdict(list)
         self._by_event: dict[type, list[int]] = defaultdict(list)
+        self._peaks: dict[tuple[str, Speaker, str], tuple[Any, int]] = {}
+        self._sums: dict[tuple[type, str], Decimal] = defaultdict(Decimal)
         self._next = 0
 
     def add(self, sighting: Sighting[object]) -> None:
         """Append a sighting; beyond the cap the middle ones are let go."""
+        event: Any = sighting.event
         number = self._next
         self._next += 1
         self.first = self.first or sighting.line
@@ -92,14 +96,36 @@ class Run:
         if name not in self.inputs:
             self.inputs.append(name)
         self._kept[number] = sighting
-        self._by_event[type(sighting.event)].append(number)
+        self._by_event[type(event)].append(number)
+        for field in number_fields(type(event)):
+            amount, key = getattr(event, field), (sighting.matcher, sighting.speaker, field)
+            if amount is not None and (key not in self._peaks or amount > self._peaks[key][0]):
+                self._peaks[key] = (amount, number)
         same = self._order[sighting.matcher, sighting.speaker]
         same.append(number)
         if len(same) > KEPT_PER_SPEAKER:
-            gone = same.pop(KEPT_PER_SPEAKER // 2)
-            del self._kept[gone]
-            self._by_event[type(sighting.event)].remove(gone)
-            self.omitted[sighting.matcher] += 1
+            self._let_go(same, sighting)
+
+    def _let_go(self, same: list[int], sighting: Sighting[Any]) -> None:
+        """Forget the middle one of a speaker's sightings that holds no largest number."""
+        fields = number_fields(type(sighting.event))
+        keys = [(sighting.matcher, sighting.speaker, field) for field in fields]
+        peaks = {self._peaks[key][1] for key in keys if key in self._peaks}
+        at = next(i for i in range(KEPT_PER_SPEAKER // 2, len(same)) if same[i] not in peaks)
+        number = same.pop(at)
+        gone = self._kept.pop(number)
+        self._by_event[type(sighting.event)].remove(number)
+        self.omitted[sighting.matcher] += 1
+        for field in fields:
+            self._sums[type(gone.event), field] += getattr(gone.event, field) or 0
+
+    def sum_of(self, event: type, field: str) -> Decimal:
+        """The sum of a number over every sighting of an event, those that were let go included."""
+        result = self._sums.get((event, field), Decimal(0))
+        sightings: list[Sighting[Any]] = self.of(event)
+        for sighting in sightings:
+            result += getattr(sighting.event, field) or 0
+        return result
 
     def __iter__(self) -> Iterator[Sighting[object]]:
         return iter(self._kept.values())

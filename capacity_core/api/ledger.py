@@ -9,7 +9,7 @@ from enum import Enum
 
 import attrs
 
-from capacity_core.units import GIB, REQUESTS, TOKENS
+from capacity_core.units import GIB, RATIO, REQUESTS, TOKENS, TOKENS_PER_SECOND
 from capacity_core.values import Known, Unknown, Value, total
 
 
@@ -63,10 +63,19 @@ class Status(str, Enum):
 
 
 class FailureKind(str, Enum):
-    """Why a run failed."""
+    """Why a run failed. Which kind of memory ran out decides, not the words `out of memory`."""
 
+    WEIGHTS_OUT_OF_MEMORY = "weights_out_of_memory"
+    PROFILING_OUT_OF_MEMORY = "profiling_out_of_memory"  # after weights, before the pool is made
     NO_KV_MEMORY = "no_kv_memory"
     CONTEXT_EXCEEDS_KV_POOL = "context_exceeds_kv_pool"
+    GRAPH_CAPTURE_OUT_OF_MEMORY = "graph_capture_out_of_memory"
+    RUNTIME_OUT_OF_MEMORY = "runtime_out_of_memory"
+    DEVICE_MEMORY_TAKEN = "device_memory_taken"  # by others, before the server began
+    HOST_MEMORY = "host_memory"
+    # Slots of a pool, not bytes of a device.
+    TOKEN_POOL_EXHAUSTED = "token_pool_exhausted"  # noqa: S105  # a token of text, no password
+    NOT_MEMORY = "not_memory"
     UNKNOWN = "unknown"
 
 
@@ -80,6 +89,8 @@ _UNSAID_GIB = Unknown(why="the log does not say it", unit=GIB)
 _UNSAID = Unknown(why="the log does not say it")
 _UNSAID_TOKENS = Unknown(why="the log does not say it", unit=TOKENS)
 _UNSAID_REQUESTS = Unknown(why="the log does not say it", unit=REQUESTS)
+_UNSAID_RATIO = Unknown(why="the log does not say it", unit=RATIO)
+_UNSAID_SPEED = Unknown(why="the log does not say it", unit=TOKENS_PER_SECOND)
 
 
 @attrs.frozen(kw_only=True)
@@ -137,13 +148,22 @@ class RankId:
 
 
 @attrs.frozen(kw_only=True)
+class HostPool:
+    """A pool in the host's memory (GiB), which is no part of the device's account."""
+
+    label: str
+    size: Value
+    tokens: Value | None = None
+
+
+@attrs.frozen(kw_only=True)
 class RankFacts:
     """What the log says of one rank.
 
     `memory` holds the categories that the extractor could account for (GiB, known or unknown with
     the reason);
     `inside` names, for a category without a figure of its own, the one that contains it;
-    `device_total` is a printed total.
+    `device_total` is a printed total; the timeline is in the order of the log.
     """
 
     id: RankId
@@ -154,6 +174,7 @@ class RankFacts:
     inside: Mapping[Category, Category] = attrs.field(factory=dict)
     notes: Mapping[Category, str] = attrs.field(factory=dict)
     device_total: Value = _UNSAID_GIB
+    host_pools: tuple[HostPool, ...] = ()
 
     def free(self, stage: Stage, role: Role = Role.TARGET) -> Value:
         """Free memory at a stage, unknown when this rank printed none."""
@@ -283,14 +304,44 @@ class Deployment:
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """Why a run failed: its kind, the stage it had reached, the engine's own words."""
+    """Why a run failed: its kind, the stage it had reached, the engine's own words.
+
+    `needed`, `available` and `total` are GiB as the message has them, `short` is the first less
+    the second.
+    `cures` change the term that ran out, `harmful` are changes that make it worse.
+    """
 
     kind: FailureKind
     stage: Stage
     rank: str | None
     message: str
     evidence: tuple[str, ...]
+    needed: Value = _UNSAID_GIB
+    available: Value = _UNSAID_GIB
+    total: Value = _UNSAID_GIB
+    short: Value = attrs.field(init=False)
     cures: tuple[str, ...] = ()
+    harmful: tuple[str, ...] = ()
+
+    @short.default
+    def _short(self) -> Value:
+        return self.needed.named("needed") - self.available.named("available")
+
+
+@attrs.frozen(kw_only=True)
+class Load:
+    """What a running server's lines showed at their peaks: of the scheduler that showed most.
+
+    `retracted` and `preempted` are the sums of all lines; a figure that no line prints is unknown.
+    """
+
+    peak_running: Value = _UNSAID_REQUESTS
+    peak_waiting: Value = _UNSAID_REQUESTS
+    peak_kv_usage: Value = _UNSAID_RATIO
+    last_kv_usage: Value = _UNSAID_RATIO
+    retracted: Value = _UNSAID_REQUESTS
+    preempted: Value = _UNSAID_REQUESTS
+    peak_throughput: Value = _UNSAID_SPEED
 
 
 @attrs.frozen(kw_only=True)
@@ -323,6 +374,7 @@ class Ledger:
     workers: tuple[WorkerFacts, ...] = ()
     kv: KvFacts = KvFacts()
     failure: Failure | None = None
+    load: Load | None = None
     findings: tuple[Finding, ...] = ()
     levers: Levers = Levers()
     version_range: tuple[str, str] | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from capacity_core.api.arguments import Arguments
-from capacity_core.units import GIB, MIB, RATIO, Gib, Mib, Unit
+from capacity_core.units import GB, GIB, KIB, MIB, RATIO, Gb, Gib, Kib, Mib, Unit
 
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 """A printed number: thousands commas, decimals and a sign are optional."""
@@ -45,6 +45,10 @@ class Matcher:
     `means` says in one sentence what the message tells, for the reference; `seen_in` names the
     first and last release known to print it ("0.4.6 … 0.5.12").
 
+    A `run_time` message is printed over and over by a running server. Not every one becomes a
+    sighting: of each stretch of a log only those in which a number of the event is largest, and the
+    last one. Its pattern begins with a literal.
+
     Example::
 
         POOL_READY = Matcher(
@@ -66,10 +70,23 @@ class Matcher:
     near_misses: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     window: int = 4096
+    run_time: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
         return re.compile(self.pattern)
+
+    @cached_property
+    def byte_regex(self) -> re.Pattern[bytes]:
+        """The pattern for text that was not decoded, which a run-time message stays mostly."""
+        return re.compile(self.pattern.encode())
+
+    @cached_property
+    def number_groups(self) -> tuple[int, ...]:
+        """The numbers of the groups whose fields are numbers."""
+        hints = _hints(self.event)
+        groups = self.regex.groupindex.items()
+        return tuple(number for name, number in groups if _is_number(hints[name]))
 
     @cached_property
     def _converters(self) -> dict[str, Callable[[str], object]]:
@@ -156,6 +173,10 @@ def unit_of(event: type[object], field: str) -> Unit | None:
         return GIB
     if hint is Mib:
         return MIB
+    if hint is Gb:
+        return GB
+    if hint is Kib:
+        return KIB
     return next((extra for extra in typing.get_args(hint)[1:] if isinstance(extra, Unit)), None)
 
 
@@ -163,6 +184,23 @@ def _without_none(hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(option for option in typing.get_args(hint) if option is not type(None))
     return hint
+
+
+def _is_number(hint: Any) -> bool:
+    plain = _without_none(hint)
+    if typing.get_origin(plain) is typing.Annotated:
+        plain = typing.get_args(plain)[0]
+    return isinstance(plain, type) and issubclass(plain, int | Decimal) and plain is not bool
+
+
+def number_fields(event: Any) -> tuple[str, ...]:
+    """The fields of an event class that are numbers."""
+    return _cached_number_fields(event)
+
+
+@cache
+def _cached_number_fields(event: Any) -> tuple[str, ...]:
+    return tuple(name for name, hint in _hints(event).items() if _is_number(hint))
 
 
 def _converter(hint: Any) -> Callable[[str], object]:
@@ -198,6 +236,7 @@ __all__ = [
     "RATIO",
     "Matcher",
     "Sample",
+    "number_fields",
     "printed_fields",
     "unit_of",
 ]

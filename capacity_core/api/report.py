@@ -16,6 +16,7 @@ from capacity_core.api.ledger import (
     Deployment,
     Failure,
     Finding,
+    HostPool,
     KvFacts,
     Parallel,
     Pool,
@@ -153,6 +154,23 @@ class CheckpointRow:
 
 
 @attrs.frozen(kw_only=True)
+class StepRow:
+    """What happened to free memory between two readings of one rank (GiB).
+
+    `change` is free before minus free after: below zero where memory came back. `explained` is what
+    lines say of `owner`'s part in it, `unattributed` the rest. The changes of all steps add up to
+    the first reading minus the last one.
+    """
+
+    since: str
+    until: str
+    change: Value
+    owner: Category | None
+    explained: Value
+    unattributed: Value
+
+
+@attrs.frozen(kw_only=True)
 class DeviceRow:
     """What a device tool measured for this rank (MiB)."""
 
@@ -175,7 +193,9 @@ class RankRow:
     share_of: str | None
     parts: tuple[PartRow, ...]
     timeline: tuple[CheckpointRow, ...]
+    steps: tuple[StepRow, ...]
     device: DeviceRow | None
+    host_pools: tuple[HostPool, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -249,6 +269,29 @@ class Concurrency:
 
 
 @attrs.frozen(kw_only=True)
+class LoadRow:
+    """What a running server's lines showed at their peaks, beside the limit that was planned."""
+
+    peak_running: Value
+    peak_waiting: Value
+    peak_kv_usage: Value
+    last_kv_usage: Value
+    retracted: Value
+    preempted: Value
+    peak_throughput: Value
+    planned: Value
+    summary: str
+
+
+@attrs.frozen(kw_only=True)
+class UnmatchedRow:
+    """A line that speaks of memory, and that no matcher knows."""
+
+    id: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
 class Advice:
     """A change worth trying: what to set, what it gives, what it costs."""
 
@@ -293,9 +336,10 @@ class Report:
     concurrency: Concurrency
     findings: tuple[Finding, ...]
     advice: tuple[Advice, ...]
-    load: None
+    load: LoadRow | None
     evidence: tuple[EvidenceRow, ...]
     evidence_omitted: Mapping[str, int]
+    unmatched: tuple[UnmatchedRow, ...] | Absent = ABSENT
 
 
 __all__ = [
@@ -316,13 +360,16 @@ __all__ = [
     "KvFacts",
     "KvPoolRow",
     "LayoutRow",
+    "LoadRow",
     "Outcome",
     "PartRow",
     "PluginRow",
     "RankRow",
     "Report",
     "RunRow",
+    "StepRow",
     "TermRow",
+    "UnmatchedRow",
     "VersionRange",
     "WorkerRow",
 ]

@@ -8,7 +8,7 @@ see.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -66,8 +66,12 @@ class Scanner:
     ) -> None:
         """`owners` names the framework of each event class: its prefixes name the speaker."""
         self._by_anchor: dict[bytes, list[Matcher]] = {}
+        self._run_time: list[Matcher] = []
         for matcher in matchers:
-            self._by_anchor.setdefault(matcher.anchor.encode(), []).append(matcher)
+            if matcher.run_time:
+                self._run_time.append(matcher)
+            else:
+                self._by_anchor.setdefault(matcher.anchor.encode(), []).append(matcher)
         self._owners = owners
         # What any process prints (no framework's event) may stand behind any framework's prefix.
         self._prefixes: dict[str | None, list[Prefix]] = {None: list(prefixes)}
@@ -80,7 +84,7 @@ class Scanner:
     def scan(self, source: Source) -> Iterator[Sighting[object]]:
         """Every sighting of a log. A small log that yields nothing is read again through the
         cleaning road."""
-        if not self._by_anchor:
+        if not self._by_anchor and not self._run_time:
             return
         found = False
         for sighting in self._scan(source, source.chunks()):
@@ -91,18 +95,26 @@ class Scanner:
 
     def _scan(self, source: Source, chunks: Iterator[bytes]) -> Iterator[Sighting[object]]:
         lines = _LineNumbers(source)
+        peaks = _Peaks(self._run_time)
         for block in _blocks(chunks):
             handled = 0
             for hit in self._engine.hits(block.data):
                 if hit < handled:
                     continue
-                start = block.data.rfind(b"\n", 0, hit) + 1
-                end = block.data.find(b"\n", hit)
-                end = len(block.data) if end < 0 else end
+                start, end = _line_around(block.data, hit)
+                for position in peaks.lines(block, handled, start):
+                    yield from self._numbered(block, *_line_around(block.data, position), lines)
                 handled = end
-                number = lines.at(block, start)
-                yield from self._line(block, start, end, f"{source.name}:{number}")
+                peaks.forget()  # what follows may belong to another run
+                yield from self._numbered(block, start, end, lines)
+            for position in peaks.lines(block, handled, len(block.data)):
+                yield from self._numbered(block, *_line_around(block.data, position), lines)
             lines.leave(block)
+
+    def _numbered(
+        self, block: Block, start: int, end: int, lines: _LineNumbers
+    ) -> Iterator[Sighting[object]]:
+        return self._line(block, start, end, f"{lines.source.name}:{lines.at(block, start)}")
 
     def _line(self, block: Block, start: int, end: int, line: str) -> Iterator[Sighting[object]]:
         raw = block.data[start:end]
@@ -132,6 +144,7 @@ class Scanner:
         """
         anchors = self._engine.anchors(text.encode())
         matchers = [matcher for anchor in anchors for matcher in self._by_anchor[anchor]]
+        matchers += [matcher for matcher in self._run_time if matcher.anchor in text]
         found: list[tuple[int, int, Matcher, object]] = []
         offset = 0
         for message in text.split("\r"):
@@ -178,6 +191,61 @@ class Scanner:
         return speaker
 
 
+class _Peaks:
+    """The run-time messages of a stretch that are worth a sighting: where a number is larger than
+    any before it, and the last one of every block.
+
+    They are searched in the bytes as they are, a block at a time: a running server prints millions.
+    """
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        self._matchers = [(m.anchor.encode(), m) for m in matchers if m.number_groups]
+        self._largest: dict[tuple[str, int], float] = {}
+
+    def forget(self) -> None:
+        self._largest.clear()
+
+    def lines(self, block: Block, low: int, high: int) -> list[int]:
+        """Where the lines begin that hold such messages between two positions."""
+        low, high = max(low, block.first), min(high, block.last)
+        found: set[int] = set()
+        for anchor, matcher in self._matchers:
+            last = block.data.rfind(anchor, low, high)
+            if last >= 0:
+                found.add(last)
+                found.update(self._larger(matcher, block.data, low, high))
+        return sorted({block.data.rfind(b"\n", 0, at) + 1 for at in found})
+
+    def _larger(self, matcher: Matcher, data: bytes, low: int, high: int) -> set[int]:
+        rows = matcher.byte_regex.findall(data, low, high)
+        wanted = set()
+        several = matcher.regex.groups > 1
+        for group in matcher.number_groups:
+            column = [row[group - 1] for row in rows] if several else rows
+            largest = max(set(column), key=_amount, default=b"")
+            if _amount(largest) > self._largest.get((matcher.name, group), float("-inf")):
+                self._largest[matcher.name, group] = _amount(largest)
+                wanted.add(column.index(largest))
+        if not wanted:
+            return set()
+        matches = enumerate(matcher.byte_regex.finditer(data, low, high))
+        return {match.start() for index, match in matches if index in wanted}
+
+
+def _amount(printed: bytes) -> float:
+    """A printed number, to compare by; nothing is less than anything."""
+    try:
+        return float(printed.replace(b",", b"")) if printed else float("-inf")
+    except ValueError:
+        return float("-inf")
+
+
+def _line_around(data: bytes, position: int) -> tuple[int, int]:
+    start = data.rfind(b"\n", 0, position) + 1
+    end = data.find(b"\n", position)
+    return start, len(data) if end < 0 else end
+
+
 class _LineNumbers:
     """Line numbers of hits, counted only as far as they are cited.
 
@@ -186,13 +254,13 @@ class _LineNumbers:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self._number = 1
         self._counted = 0
 
     def at(self, block: Block, position: int) -> int:
         if self._counted < block.offset:
-            self._number += self._source.newlines(self._counted, block.offset)
+            self._number += self.source.newlines(self._counted, block.offset)
             self._counted = block.offset
         end = block.offset + position
         if end > self._counted:
@@ -201,7 +269,7 @@ class _LineNumbers:
         return self._number
 
     def leave(self, block: Block) -> None:
-        if not self._source.seekable:
+        if not self.source.seekable:
             self.at(block, len(block.data))
 
 

@@ -51,7 +51,7 @@ def _report(report: Report) -> dict[str, Any]:
     plain: dict[str, Any] = {
         field.name: to_plain(getattr(report, field.name))
         for field in attrs.fields(Report)
-        if field.name not in left_out
+        if field.name not in left_out and getattr(report, field.name) is not ABSENT
     }
     plain["tool"] = {"name": "capacity", "version": report.tool}
     if report.version_range.range is not None:

@@ -800,18 +800,24 @@ def test_a_requests_traceback_is_no_failed_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "death",
+    ("death", "kind"),
     [
-        DIED,
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
-        "alloc_req_slots runs out of memory. Please set a smaller number for",
+        (DIED, "unknown"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
+            "runtime_out_of_memory",
+        ),
+        (
+            "alloc_req_slots runs out of memory. Please set a smaller number for",
+            "token_pool_exhausted",
+        ),
     ],
 )
-def test_the_death_of_a_serving_server_is_a_failure(tmp_path: Path, death: str) -> None:
+def test_the_death_of_a_serving_server_is_a_failure(tmp_path: Path, death: str, kind: str) -> None:
     """managers/scheduler.py:4045 of 0.5.12 ends the whole server."""
     found = outcome(tmp_path, *said(*start(), UP, death))
     assert found["status"] == "failed"
-    assert (found["failure"]["kind"], found["failure"]["stage"]) == ("unknown", "serving")
+    assert (found["failure"]["kind"], found["failure"]["stage"]) == (kind, "serving")
 
 
 def test_a_failed_capture_ends_the_server(tmp_path: Path) -> None:

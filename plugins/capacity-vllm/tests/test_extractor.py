@@ -891,7 +891,7 @@ def test_too_little_free_memory_is_a_failure_at_start_up(tmp_path: Path, words: 
     """The summary begins with the same words; this is what follows them."""
     report = report_on(tmp_path, [configured(), failed(f"ValueError: Free memory on {words}")])
     failure = report["outcome"]["failure"]
-    assert (failure["kind"], failure["stage"]) == ("unknown", "startup")
+    assert (failure["kind"], failure["stage"]) == ("device_memory_taken", "startup")
     assert "31.44/79.1 GiB" in failure["message"]
     assert report["deployment"]["gpu_memory_utilization"]["value"] == 0.9
 

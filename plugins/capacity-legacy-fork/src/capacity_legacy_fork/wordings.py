@@ -7,8 +7,9 @@ from decimal import Decimal
 from capacity_core.api import NUMBER, Arguments, Matcher, Sample
 from capacity_core.units import Exact, Gib
 from capacity_sglang.args import ServerArgs
+from capacity_sglang.compressed import COMPRESSED_FIGURES, CompressedBudget
 from capacity_sglang.graphs import CaptureEnd
-from capacity_sglang.pools import COMPRESSED_FIGURES, CompressedBudget, KvBudget
+from capacity_sglang.pools import KvBudget
 
 BARE_SERVER_ARGS = Matcher(
     name="legacy_fork.server_args",

@@ -13,11 +13,9 @@ import attrs
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     Deployment,
-    Finding,
     Ledger,
     Levers,
     RankId,
-    Severity,
     Stage,
     Status,
 )
@@ -26,16 +24,28 @@ from capacity_core.api.versions import release_key
 from capacity_core.units import RATIO, TOKENS
 from capacity_core.values import Known, Unknown, Value, least
 from capacity_sglang.args import ServerArgs, Settings
-from capacity_sglang.failures import Crashed, NoKvMemory
+from capacity_sglang.checks import findings_of
+from capacity_sglang.failures import (
+    CaptureFailed,
+    CheckpointPoolRefused,
+    Crashed,
+    HostMemoryRefused,
+    NoKvMemory,
+    NoPoolForStates,
+    OneRequestTooLarge,
+    PoolLeak,
+    SlotsExhausted,
+)
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
 from capacity_sglang.limits import Limits, RequestLimit, ServerUp
+from capacity_sglang.load import SERVING, load_of
 from capacity_sglang.outcome import every_worker_ready, failure_of, stage_reached
 from capacity_sglang.pools import (
     KvBudget,
     KvDtype,
+    KvReserved,
     PoolAllocated,
-    StatePool,
-    StateSlots,
+    TokenCapIgnored,
 )
 from capacity_sglang.ranks import rank_facts
 from capacity_sglang.reading import RankReading
@@ -47,8 +57,11 @@ from capacity_sglang.starts import (
     pasted_again,
     rank_of,
 )
-from capacity_sglang.weights import WeightsBegin
+from capacity_sglang.states import StatePool, StateSlots
+from capacity_sglang.weights import FractionReduced, Unbalanced, WeightsBegin
 from capacity_sglang.workers import kv_dtype, kv_facts, workers_of
+
+DEAD = (NoKvMemory, NoPoolForStates, OneRequestTooLarge, SlotsExhausted, CaptureFailed, Crashed)
 
 # From here on draft weights are loaded before the target's pool is made.
 _DRAFT_FIRST_SINCE = (0, 5, 14)
@@ -66,7 +79,19 @@ class SglangExtractor:
         KvDtype,
         RequestLimit,
         ServerUp,
+        *SERVING,
+        KvReserved,
+        TokenCapIgnored,
+        FractionReduced,
+        Unbalanced,
         NoKvMemory,
+        NoPoolForStates,
+        OneRequestTooLarge,
+        HostMemoryRefused,
+        CheckpointPoolRefused,
+        SlotsExhausted,
+        PoolLeak,
+        CaptureFailed,
         Crashed,
     )
 
@@ -78,7 +103,7 @@ class SglangExtractor:
         """
         event = sighting.event
         if isinstance(event, ServerArgs):
-            began = run.has(*RANK_EVENTS, NoKvMemory, Crashed, Traceback)
+            began = run.has(*RANK_EVENTS, *SERVING, *DEAD, Traceback)
             return began and not other_node(run, event)
         if isinstance(event, WeightsBegin):
             return loads_anew(run, sighting, event)
@@ -92,8 +117,9 @@ class SglangExtractor:
         off = settings.text("disable_cuda_graph")
         graphs_off = off if isinstance(off, Known) and off.amount == "True" else None
         phases = frozenset(phase for reading in readings for phase in reading.draft_phases)
-        failure = failure_of(run)
-        up = run.has(ServerUp) or every_worker_ready(readings)
+        fraction = _fraction(run, settings)
+        failure = failure_of(run, readings, fraction)
+        up = run.has(ServerUp, *SERVING) or every_worker_ready(readings)
         status = Status.FAILED if failure else Status.READY if up else Status.INCOMPLETE
         workers = workers_of(run, readings, settings)
         return Ledger(
@@ -101,13 +127,14 @@ class SglangExtractor:
             title=self.title,
             status=status,
             reached=stage_reached(run),
-            deployment=_deployment(run, settings),
+            deployment=_deployment(run, settings, fraction),
             ranks=tuple(rank_facts(reading, graphs_off, phases) for reading in readings),
             workers=workers,
             kv=kv_facts(run, readings, settings),
             failure=failure,
-            findings=tuple(_findings(run, readings)),
-            levers=_levers(readings, settings),
+            load=load_of(run),
+            findings=tuple(findings_of(run, readings, settings, fraction)),
+            levers=_levers(readings, fraction),
             version_range=run.version_range,
         )
 
@@ -161,9 +188,22 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
     ]
 
 
-def _deployment(run: Run, settings: Settings) -> Deployment:
+def _fraction(run: Run, settings: Settings) -> Value:
+    """As the scheduler lowered it, else as resolved in the arguments, else as a later line has
+    it."""
+    reduced = run.last_of(FractionReduced)
+    fraction = settings.number(RATIO, "mem_fraction_static")
+    if reduced is not None:
+        return reduced.value("mem_fraction_static")
+    said: list[Sighting[Any] | None] = [run.last_of(KvBudget), run.last_of(NoKvMemory)]
+    for sighting in said:
+        if sighting is not None:
+            fraction = fraction | sighting.value("mem_fraction_static")
+    return fraction
+
+
+def _deployment(run: Run, settings: Settings, fraction: Value) -> Deployment:
     limits = run.last_of(Limits)
-    dead = run.last_of(NoKvMemory)
 
     def limit(field: str, *keys: str) -> Value:
         printed: Value = Unknown(why="no max_total_num_tokens line", unit=TOKENS)
@@ -171,10 +211,6 @@ def _deployment(run: Run, settings: Settings) -> Deployment:
             printed = limits.value(field)
         return printed | settings.number(TOKENS, *keys)
 
-    fraction = settings.number(RATIO, "mem_fraction_static")
-    for sighting in (run.last_of(KvBudget), dead):
-        if sighting is not None:
-            fraction = fraction | sighting.value("mem_fraction_static")
     return Deployment(
         version=Unknown(why="SGLang does not print its version at start-up"),
         model=settings.text("model_path"),
@@ -193,65 +229,13 @@ def _deployment(run: Run, settings: Settings) -> Deployment:
     )
 
 
-def _findings(run: Run, readings: list[RankReading]) -> list[Finding]:
-    found = []
-    begins = [
-        (reading, value)
-        for reading in readings
-        if isinstance(value := reading.free(Stage.BEFORE_WEIGHTS), Known)
-    ]
-    if len(begins) > 1:
-        low = min(begins, key=lambda pair: pair[1].number)
-        high = max(begins, key=lambda pair: pair[1].number)
-        if high[1].number - low[1].number > high[1].error + low[1].error:
-            found.append(
-                Finding(
-                    code="uneven-ranks",
-                    severity=Severity.INFO,
-                    message=(
-                        f"{high[0].label} had {high[1].number} GiB free before weights, the "
-                        f"minimum over ranks is "
-                        f"{low[1].number} ({low[0].label}): the pool is sized by the minimum."
-                    ),
-                    evidence=(*high[1].evidence, *low[1].evidence),
-                )
-            )
-    for reading in readings:
-        if reading.doubled:
-            lines = tuple(s.line for load in reading.doubled for s in (load.begin, load.end) if s)
-            found.append(
-                Finding(
-                    code="servers-mixed",
-                    severity=Severity.WARNING,
-                    message=(
-                        f"{reading.label} loads the served model twice without a restart: the log "
-                        "mixes servers, so this rank's memory is unknown"
-                    ),
-                    evidence=lines,
-                )
-            )
-    for sighting in run.of(KvBudget):
-        budget = sighting.value("budget")
-        if isinstance(budget, Known) and budget.number < 0:
-            found.append(
-                Finding(
-                    code="negative-budget",
-                    severity=Severity.WARNING,
-                    message=f"a KV budget of {budget.number} GiB was printed: less than nothing",
-                    evidence=(sighting.line,),
-                )
-            )
-            break
-    return found
-
-
-def _levers(readings: list[RankReading], settings: Settings) -> Levers:
+def _levers(readings: list[RankReading], fraction: Value) -> Levers:
     """headroom = free[before_weights] · (1 − fraction), the minimum over ranks
     (kv_cache_configurator.py:2990)."""
     befores = [reading.free(Stage.BEFORE_WEIGHTS) for reading in readings]
     return Levers(
         fraction_flag="--mem-fraction-static",
-        fraction=settings.number(RATIO, "mem_fraction_static"),
+        fraction=fraction,
         fraction_base=least(befores, "free[before_weights]") if befores else None,
         request_limit_flag="--max-running-requests",
         kv_dtype_flag="--kv-cache-dtype fp8_e4m3",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capacity_core.api import NUMBER, Matcher, Sample
-from capacity_core.units import Gib, Requests, Tokens
+from capacity_core.units import Count, Gib, Requests, Slots, Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -22,9 +22,13 @@ class Limits:
 
 @attrs.frozen(kw_only=True)
 class RequestLimit:
-    """The request limit of one scheduler, before its other limits are printed."""
+    """The request limit of one scheduler, before its other limits are printed; where it was
+    lowered, from what."""
 
     max_running_requests: Requests
+    asked: Requests | None = None
+    slots: Slots | None = None
+    slots_each: Count | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -120,4 +124,66 @@ SERVER_UP = Matcher(
     samples=(Sample("The server is fired up and ready to roll!", ServerUp()),),
 )
 
-MATCHERS = (LIMITS, REQUEST_LIMIT, SERVER_UP)
+REQUEST_LIMIT_REDUCED = Matcher(
+    name="sglang.request_limit_reduced",
+    anchor="max_running_requests was reduced from the requested ",
+    pattern=(
+        r"max_running_requests was reduced from the requested (?P<asked>\d+) to "
+        r"(?P<max_running_requests>\d+)"
+    ),
+    event=RequestLimit,
+    means="The KV pool does not allow as many requests as were asked for.",
+    seen_in="0.5.15 … 0.5.23",
+    samples=(
+        Sample(
+            "max_running_requests was reduced from the requested 256 to 96 (per dp worker) due to",
+            RequestLimit(max_running_requests=96, asked=256),
+        ),
+    ),
+)
+
+REQUEST_LIMIT_BY_STATES = Matcher(
+    name="sglang.request_limit_by_states",
+    anchor=" by the mamba state cache (max_mamba_cache_size=",
+    pattern=(
+        r"max_running_requests is capped to (?P<max_running_requests>\d+) by the mamba state cache "
+        r"\(max_mamba_cache_size=(?P<slots>\d+), (?P<slots_each>\d+) state slots per request\)"
+    ),
+    event=RequestLimit,
+    means="The state pool allows no more requests: its slots over the slots of one request.",
+    seen_in="0.5.18 … 0.5.23",
+    samples=(
+        Sample(
+            "max_running_requests is capped to 120 by the mamba state cache (max_mamba_cache_size="
+            "360, 3 state slots per request). To raise it",
+            RequestLimit(max_running_requests=120, slots=360, slots_each=3),
+        ),
+    ),
+)
+
+REQUEST_LIMIT_POST_CAPTURE = Matcher(
+    name="sglang.request_limit_post_capture",
+    anchor="Post-capture KV sizing: max_running_requests ",
+    pattern=(
+        r"Post-capture KV sizing: max_running_requests (?P<asked>\d+) -> "
+        r"(?P<max_running_requests>\d+)"
+    ),
+    event=RequestLimit,
+    means="Post-capture sizing lowered the request limit.",
+    seen_in="0.5.18 … 0.5.23",
+    samples=(
+        Sample(
+            "Post-capture KV sizing: max_running_requests 128 -> 96",
+            RequestLimit(max_running_requests=96, asked=128),
+        ),
+    ),
+)
+
+MATCHERS = (
+    LIMITS,
+    REQUEST_LIMIT,
+    REQUEST_LIMIT_REDUCED,
+    REQUEST_LIMIT_BY_STATES,
+    REQUEST_LIMIT_POST_CAPTURE,
+    SERVER_UP,
+)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import attrs
 
-from capacity_core.api import COUNT, NUMBER, Matcher, Sample
-from capacity_core.units import BytesPerToken, ExactRatio, Gib, Slots, Tokens
+from capacity_core.api import NUMBER, Matcher, Sample
+from capacity_core.units import Bytes, ExactRatio, Gib, Kib, Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -47,35 +45,6 @@ class SlidingWindowTokens:
 
 
 @attrs.frozen(kw_only=True)
-class StateSlots:
-    """How many Mamba / linear-attention states a rank holds."""
-
-    slots: Slots
-
-
-@attrs.frozen(kw_only=True)
-class StatePool:
-    """The state pool's parts on one rank; the intermediate ones exist with speculative decoding."""
-
-    conv: Gib
-    ssm: Gib
-    intermediate_ssm: Gib | None = None
-    intermediate_conv: Gib | None = None
-
-
-@attrs.frozen(kw_only=True)
-class StateRings:
-    """Ring buffers of a linear-attention state pool on one rank; three decimals."""
-
-    d: Gib
-    k: Gib
-    g: Gib
-    rawv: Gib | None = None
-    rawk: Gib | None = None
-    beta: Gib | None = None
-
-
-@attrs.frozen(kw_only=True)
 class PoolsReady:
     """Free device memory after the pools. Printed again for a draft model's own pool."""
 
@@ -97,45 +66,35 @@ class KvBudget:
 
 
 @attrs.frozen(kw_only=True)
-class CompressedBudget:
-    """The sizing of compressed (DSV4) pools.
-
-    `bytes_per_full_token` is comparable neither between releases nor between sizing modes.
-    """
-
-    bytes_per_full_token: BytesPerToken
-    budget: Gib
-    full_tokens: Tokens
-    unified: bool | None = None
-
-
-@attrs.frozen(kw_only=True)
-class CompressedPools:
-    """Slots of the compressed pools; printed again when a cap lowers them, the last one holds."""
-
-    full: Tokens
-    swa: Tokens
-    c4: Slots
-    c128: Slots
-
-
-@attrs.frozen(kw_only=True)
-class CompressedSizing:
-    """Which rule sized the sliding-window share: `ratio` includes it in bytes_per_full_token, `cap`
-    does not."""
-
-    mode: str
-
-
-@attrs.frozen(kw_only=True)
-class PostCapturePool:
-    """A pool as it was sized after graph capture: replaces what was reserved before."""
+class PoolSkipped:
+    """A server that only prefills keeps a placeholder (KiB) instead of a KV pool."""
 
     tokens: Tokens
-    size: Gib | None = None
-    dtype: str | None = None
-    free: Gib | None = None
-    draft: str | None = None
+    size: Kib
+
+
+@attrs.frozen(kw_only=True)
+class UnifiedPool:
+    """One buffer for the KV and the states of a hybrid model, which share it while serving; of a
+    reserved one only addresses were set aside."""
+
+    size: Bytes
+    reserved: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class KvReserved:
+    """What was taken off the KV budget for multimodal buffers that are allocated later."""
+
+    size: Gib
+
+
+@attrs.frozen(kw_only=True)
+class TokenCapIgnored:
+    """The token cap of the arguments is more than what was profiled."""
+
+    asked: Tokens
+    profiled: Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -273,81 +232,6 @@ SLIDING_WINDOW_TOKENS = Matcher(
     ),
 )
 
-STATE_SLOTS = Matcher(
-    name="sglang.state_slots",
-    anchor="Mamba Cache is allocated. max_mamba_cache_size:",
-    pattern=r"Mamba Cache is allocated\. max_mamba_cache_size: (?P<slots>\d+)",
-    event=StateSlots,
-    means="How many Mamba / linear-attention states fit; a running request takes one or more.",
-    seen_in="0.5.4 … 0.5.23",
-    samples=(
-        Sample("Mamba Cache is allocated. max_mamba_cache_size: 360,", StateSlots(slots=360)),
-    ),
-)
-
-STATE_POOL = Matcher(
-    name="sglang.state_pool",
-    anchor="conv_state size:",
-    pattern=(
-        rf"conv_state size: (?P<conv>{NUMBER}) ?GB, ssm_state size: (?P<ssm>{NUMBER}) ?GB"
-        rf"(?: intermediate_ssm_state_cache size: (?P<intermediate_ssm>{NUMBER}) ?GB)?"
-        rf"(?: intermediate_conv_window_cache size: (?P<intermediate_conv>{NUMBER}) ?GB)?"
-    ),
-    event=StatePool,
-    means="The Mamba / linear-attention state pool of this rank, part by part.",
-    seen_in="0.5.2 … 0.5.23",
-    samples=(
-        Sample(
-            "conv_state size: 0.99GB, ssm_state size: 50.77GB ",
-            StatePool(conv=Gib("0.99"), ssm=Gib("50.77")),
-        ),
-        Sample(
-            "conv_state size: 0.99GB, ssm_state size: 50.77GB intermediate_ssm_state_cache size: "
-            "1.00GB "
-            "intermediate_conv_window_cache size: 0.02GB ",
-            StatePool(
-                conv=Gib("0.99"),
-                ssm=Gib("50.77"),
-                intermediate_ssm=Gib("1.00"),
-                intermediate_conv=Gib("0.02"),
-            ),
-        ),
-    ),
-)
-
-STATE_RINGS = Matcher(
-    name="sglang.state_rings",
-    anchor="ReplaySSM ring buffers allocated",
-    pattern=(
-        rf"ReplaySSM ring buffers allocated \([^)\n]{{0,80}}\): d=(?P<d>{NUMBER})GB, "
-        rf"k=(?P<k>{NUMBER})GB, g=(?P<g>{NUMBER})GB"
-        rf"(?: rawv=(?P<rawv>{NUMBER})GB, rawk=(?P<rawk>{NUMBER})GB)?"
-        rf"(?:, beta=(?P<beta>{NUMBER})GB)?"
-    ),
-    event=StateRings,
-    means="Ring buffers that belong to the state pool of this rank.",
-    seen_in="0.5.15 … 0.5.23",
-    samples=(
-        Sample(
-            "GDN ReplaySSM ring buffers allocated (record_len=8, fold=True): d=1.250GB, k=0.750GB, "
-            "g=0.010GB ",
-            StateRings(d=Gib("1.250"), k=Gib("0.750"), g=Gib("0.010")),
-        ),
-        Sample(
-            "GDN ReplaySSM ring buffers allocated (L=4): d=0.000GB, k=0.000GB, g=0.010GB "
-            "rawv=0.100GB, rawk=0.200GB, beta=0.003GB ",
-            StateRings(
-                d=Gib("0.000"),
-                k=Gib("0.000"),
-                g=Gib("0.010"),
-                rawv=Gib("0.100"),
-                rawk=Gib("0.200"),
-                beta=Gib("0.003"),
-            ),
-        ),
-    ),
-)
-
 POOLS_READY = Matcher(
     name="sglang.pools_ready",
     anchor="Memory pool end.",
@@ -371,126 +255,6 @@ KV_BUDGET = Matcher(
     ),
 )
 
-COMPRESSED_FIGURES = (
-    r"(?:(?=[^\n]{0,500}?\bunified=(?P<unified>True|False)))?"
-    rf"(?=[^\n]{{0,500}}?\bbytes_per_full_token=(?P<bytes_per_full_token>{NUMBER}))"
-    rf"(?=[^\n]{{0,500}}?\bavailable_bytes=(?P<budget>{NUMBER}) GB)"
-    r"(?=[^\n]{0,500}?(?<!_)full_token=(?P<full_tokens>\d+))"
-)
-"""The figures of a compressed pool's calculation, `key=value` in any order."""
-
-COMPRESSED_BUDGET = Matcher(
-    name="sglang.compressed_budget",
-    anchor="DSV4 memory calculation:",
-    pattern=rf"DSV4 memory calculation:{COMPRESSED_FIGURES}",
-    event=CompressedBudget,
-    means="The KV budget of compressed pools and the engine's divisor, which changes meaning with "
-    "release and mode.",
-    seen_in="0.5.12 … 0.5.23",
-    samples=(
-        Sample(
-            "DSV4 memory calculation: bytes_per_full_token=15897.45, available_bytes=40.00 GB, "
-            "full_token=2701568",
-            CompressedBudget(
-                bytes_per_full_token=Decimal("15897.45"),
-                budget=Gib("40.00"),
-                full_tokens=2701568,
-            ),
-        ),
-        Sample(
-            "DSV4 memory calculation: unified=False, full_token=8192, available_bytes=2.50 GB, "
-            "bytes_per_full_token=3899.25, swa_fixed=0.30 GB",
-            CompressedBudget(
-                bytes_per_full_token=Decimal("3899.25"),
-                budget=Gib("2.50"),
-                full_tokens=8192,
-                unified=False,
-            ),
-        ),
-    ),
-)
-
-COMPRESSED_POOLS = Matcher(
-    name="sglang.compressed_pools",
-    anchor="DSV4 pool sizes:",
-    pattern=(
-        rf"DSV4 pool sizes: full=(?P<full>{COUNT}), swa=(?P<swa>{COUNT}), c4=(?P<c4>{COUNT}), "
-        rf"c128=(?P<c128>{COUNT})"
-    ),
-    event=CompressedPools,
-    means="Slots of the compressed pools; the last such line of a rank holds.",
-    seen_in="0.5.12 … 0.5.23",
-    samples=(
-        Sample(
-            "DSV4 pool sizes: full=4096, swa=512, c4=1024, c128=32, c4_state=64, c128_state=0",
-            CompressedPools(full=4096, swa=512, c4=1024, c128=32),
-        ),
-    ),
-)
-
-COMPRESSED_SIZING = Matcher(
-    name="sglang.compressed_sizing",
-    anchor="DSV4 SWA sizing:",
-    pattern=r"DSV4 SWA sizing: mode=(?P<mode>\w+)",
-    event=CompressedSizing,
-    means="Whether bytes_per_full_token includes the sliding window (ratio) or not (cap, ring).",
-    seen_in="0.5.21 … 0.5.23",
-    samples=(
-        Sample(
-            "DSV4 SWA sizing: mode=cap, swa_tokens=13312, request_cap+headroom=13312",
-            CompressedSizing(mode="cap"),
-        ),
-    ),
-)
-
-POST_CAPTURE_TOKENS = Matcher(
-    name="sglang.post_capture_tokens",
-    anchor="Post-capture KV sizing: max_total_num_tokens=",
-    pattern=(
-        r"Post-capture KV sizing: max_total_num_tokens=(?P<tokens>\d+), "
-        rf"free memory=(?P<free>{NUMBER}) GB"
-    ),
-    event=PostCapturePool,
-    means="Tokens after post-capture sizing, in its first words; the pool line before it was a "
-    "bound.",
-    seen_in="0.5.16 … 0.5.16",
-    samples=(
-        Sample(
-            "Post-capture KV sizing: max_total_num_tokens=800000, free memory=9.80 GB",
-            PostCapturePool(tokens=800000, free=Gib("9.80")),
-        ),
-    ),
-)
-
-POST_CAPTURE_POOL = Matcher(
-    name="sglang.post_capture_pool",
-    anchor="Post-capture KV sizing: ",
-    pattern=(
-        r"Post-capture KV sizing: (?:(?P<draft>draft) )?KV cache allocated\. dtype: "
-        r"(?P<dtype>[\w.]+), "
-        rf"#tokens: (?P<tokens>\d+), KV size: (?P<size>{NUMBER}) GB(?:, avail "
-        rf"mem=(?P<free>{NUMBER}) GB)?"
-    ),
-    event=PostCapturePool,
-    means="The pool's final size, decided after graph capture; replaces the reserved one.",
-    seen_in="0.5.17 … 0.5.23",
-    samples=(
-        Sample(
-            "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 8000, "
-            "KV size: 9.50 GB, avail mem=3.25 GB",
-            PostCapturePool(
-                tokens=8000, size=Gib("9.50"), dtype="torch.bfloat16", free=Gib("3.25")
-            ),
-        ),
-        Sample(
-            "Post-capture KV sizing: draft KV cache allocated. dtype: torch.bfloat16, #tokens: "
-            "8000, KV size: 0.50 GB",
-            PostCapturePool(tokens=8000, size=Gib("0.50"), dtype="torch.bfloat16", draft="draft"),
-        ),
-    ),
-    near_misses=("Post-capture KV sizing: max_running_requests 128 -> 96",),
-)
-
 KV_DTYPE = Matcher(
     name="sglang.kv_dtype",
     anchor="Using KV cache dtype:",
@@ -503,21 +267,85 @@ KV_DTYPE = Matcher(
     ),
 )
 
+POOL_SKIPPED = Matcher(
+    name="sglang.pool_skipped",
+    anchor="KV Cache skipped (no-op pool).",
+    pattern=(
+        r"KV Cache skipped \(no-op pool\)\. Logical #tokens: (?P<tokens>\d+), physical K/V size: "
+        rf"~(?P<size>{NUMBER}) KB placeholder"
+    ),
+    event=PoolSkipped,
+    means="No KV pool was made: this server only prefills. Its tokens are logical.",
+    seen_in="0.5.12 … 0.5.23",
+    samples=(
+        Sample(
+            "KV Cache skipped (no-op pool). Logical #tokens: 65536, physical K/V size: ~512.0 KB "
+            "placeholder",
+            PoolSkipped(tokens=65536, size=Kib("512.0")),
+        ),
+    ),
+)
+
+UNIFIED_POOL = Matcher(
+    name="sglang.unified_pool",
+    anchor="[unified-memory-pool] UnifiedKVPool ",
+    pattern=(
+        r"UnifiedKVPool (?:allocated|(?P<reserved>reserved VA upper bound)): "
+        r"total_bytes=[\d.]+ GB \(=(?P<size>\d+) B\)"
+    ),
+    event=UnifiedPool,
+    means="The buffer that a hybrid model's KV and states share.",
+    seen_in="0.5.15 … 0.5.23",
+    samples=(
+        Sample(
+            "[unified-memory-pool] UnifiedKVPool allocated: total_bytes=2.00 GB (=2147483648 B), 3 "
+            "sub-pool(s)",
+            UnifiedPool(size=2147483648),
+        ),
+    ),
+)
+
+KV_RESERVED = Matcher(
+    name="sglang.kv_reserved",
+    anchor=" GB of the KV budget for ",
+    pattern=rf"Reserving (?P<size>{NUMBER}) GB of the KV budget for ",
+    event=KvReserved,
+    means="Taken off the KV budget, for multimodal buffers that come later.",
+    seen_in="0.5.18 … 0.5.23",
+    samples=(
+        Sample(
+            "Reserving 0.50 GB of the KV budget for post-sizing multimodal allocations (feature",
+            KvReserved(size=Gib("0.50")),
+        ),
+    ),
+)
+
+TOKEN_CAP_IGNORED = Matcher(
+    name="sglang.token_cap_ignored",
+    anchor=" is larger than the profiled value ",
+    pattern=r"max_total_tokens=(?P<asked>\d+) is larger than the profiled value (?P<profiled>\d+)",
+    event=TokenCapIgnored,
+    means="The token cap of the arguments has no effect: less was profiled.",
+    seen_in="0.2.15 … 0.5.23",
+    samples=(
+        Sample(
+            "max_total_tokens=9000 is larger than the profiled value 8000. Use the profiled",
+            TokenCapIgnored(asked=9000, profiled=8000),
+        ),
+    ),
+)
+
 MATCHERS = (
+    POOL_SKIPPED,
+    UNIFIED_POOL,
+    KV_RESERVED,
+    TOKEN_CAP_IGNORED,
     POOL_ALLOCATED,
     POOL_ALLOCATED_DTYPE,
     POOL_RESERVED,
     SLIDING_WINDOW_TOTAL,
     SLIDING_WINDOW_TOKENS,
-    STATE_SLOTS,
-    STATE_POOL,
-    STATE_RINGS,
     POOLS_READY,
     KV_BUDGET,
-    COMPRESSED_BUDGET,
-    COMPRESSED_POOLS,
-    COMPRESSED_SIZING,
-    POST_CAPTURE_TOKENS,
-    POST_CAPTURE_POOL,
     KV_DTYPE,
 )

@@ -9,10 +9,12 @@ from capacity_core.api.extractors import Sighting
 from capacity_core.api.ledger import Category, Part, RankFacts, Role, Stage, sum_of
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, known, total
+from capacity_sglang.host import host_pools
 from capacity_sglang.reading import Load, PoolGroup, RankReading
 from capacity_sglang.weights import WEIGHTS_LOADED_OLD
 
 _STATE_PIECES = (
+    "size",
     "conv",
     "ssm",
     "intermediate_ssm",
@@ -50,8 +52,15 @@ def rank_facts(
     if reading.doubled:
         why = f"{label} loads the served model twice: two servers in one log"
         memory = {category: Unknown(why=why, unit=GIB) for category in memory}
+    shared = reading.unified is not None and not reading.states
     return RankFacts(
-        id=reading.rank, label=label, parts=parts, timeline=reading.timeline, memory=memory
+        id=reading.rank,
+        label=label,
+        parts=parts,
+        timeline=reading.timeline,
+        memory=memory,
+        inside={Category.STATE_POOL: Category.KV_POOL} if shared else {},
+        host_pools=tuple(host_pools(reading.host)),
     )
 
 
@@ -113,8 +122,18 @@ def _kv_parts(reading: RankReading) -> Iterator[Part]:
     if reading.begins_with_draft:
         why = "the log begins after the served model's own pool"
         yield _kv_part(Role.TARGET, "not in the log", Unknown(why=why, unit=GIB))
+    if reading.unified is not None:
+        shared: Value = reading.unified.value("size", "kv_pool[unified]").to(GIB)
+        if reading.unified.event.reserved:
+            shared = Unknown(why="only address space was reserved for the shared buffer", unit=GIB)
+        yield _kv_part(Role.TARGET, "one buffer for KV and states", shared)
+    if reading.skipped is not None:
+        nothing = reading.skipped.value("size", "kv_pool[placeholder]").to(GIB)
+        yield _kv_part(Role.TARGET, "placeholder", nothing)
+    stands_in = reading.unified is not None or reading.skipped is not None
     for group in reading.allocated_groups:
-        yield from _group_parts(reading, group)
+        if group.allocated or group.total or not stands_in:
+            yield from _group_parts(reading, group)
     if reading.lacks_a_group:
         why = "two models were loaded, the pools of one alone are in the log"
         yield _kv_part(Role.DRAFT, "not in the log", Unknown(why=why, unit=GIB))

@@ -11,22 +11,27 @@ from capacity_core.api.extractors import Sighting
 from capacity_core.api.ledger import Checkpoint, Pool, RankId, Role, Stage
 from capacity_core.units import GIB, TOKENS
 from capacity_core.values import Unknown, Value
+from capacity_sglang.compressed import CompressedBudget, CompressedPools
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
+from capacity_sglang.host import HostPoolAllocated
 from capacity_sglang.limits import Limits
 from capacity_sglang.pools import (
-    CompressedBudget,
-    CompressedPools,
     KvBudget,
     PoolAllocated,
+    PoolSkipped,
     PoolsReady,
-    PostCapturePool,
     SlidingWindowTokens,
     SlidingWindowTotal,
-    StatePool,
-    StateRings,
-    StateSlots,
+    UnifiedPool,
 )
-from capacity_sglang.weights import DistributedReady, WeightsBegin, WeightsLoaded, is_draft_class
+from capacity_sglang.post_capture import PostCapturePool, PostCaptureSplit
+from capacity_sglang.states import StateCheckpoints, StatePool, StateRings, StateSlots
+from capacity_sglang.weights import (
+    DistributedReady,
+    WeightsBegin,
+    WeightsLoaded,
+    is_draft_class,
+)
 
 
 @attrs.define
@@ -149,11 +154,17 @@ class RankReading:
         self.compressed: Sighting[CompressedBudget] | None = None
         self.compressed_pools: Sighting[CompressedPools] | None = None
         self.post_capture: dict[Role, Sighting[PostCapturePool]] = {}
+        self.post_split: Sighting[PostCaptureSplit] | None = None
+        self.skipped: Sighting[PoolSkipped] | None = None
+        self.unified: Sighting[UnifiedPool] | None = None
+        self.host: list[Sighting[HostPoolAllocated]] = []
+        self._order: dict[str, int] = {}
         self.begins: list[Capture] = []
         self.ends: list[Capture] = []
         self.limits: Sighting[Limits] | None = None
         self._past_pools = False
-        for sighting in sightings:
+        for number, sighting in enumerate(sightings):
+            self._order.setdefault(sighting.line, number)
             self._take(sighting)
 
     def _take(self, sighting: Sighting[Any]) -> None:
@@ -172,7 +183,15 @@ class RankReading:
             self.post_capture[Role.DRAFT if event.draft else Role.TARGET] = sighting
         elif isinstance(event, DistributedReady):
             self.distributed.append(sighting)
-        elif isinstance(event, StatePool | StateRings):
+        elif isinstance(event, PostCaptureSplit):
+            self.post_split = sighting
+        elif isinstance(event, PoolSkipped):
+            self.skipped = sighting
+        elif isinstance(event, UnifiedPool):
+            self.unified = self.unified or sighting
+        elif isinstance(event, HostPoolAllocated):
+            self.host.append(sighting)
+        elif isinstance(event, StatePool | StateRings | StateCheckpoints):
             self.states.append(sighting)
         elif isinstance(event, StateSlots):
             self.slots = self.slots or sighting
@@ -292,11 +311,16 @@ class RankReading:
 
     @property
     def timeline(self) -> tuple[Checkpoint, ...]:
-        return tuple(
-            Checkpoint(stage=stage, role=role, free=self.free(stage, role))
+        """Every reading of free memory that a stage stands for, in the order of the log."""
+        found = [
+            (self._order[sighting.line], stage, role)
             for stage in Stage
             for role in Role
-            if self._checkpoint(stage, role) is not None
+            if (sighting := self._checkpoint(stage, role)) is not None
+        ]
+        return tuple(
+            Checkpoint(stage=stage, role=role, free=self.free(stage, role))
+            for _, stage, role in sorted(found, key=lambda place: place[0])
         )
 
     # --- what the pool holds ------------------------------------------
@@ -335,7 +359,7 @@ class RankReading:
     @property
     def is_hybrid_window(self) -> bool:
         """Whether sliding-window layers have a pool of their own."""
-        return any(
+        return self.post_split is not None or any(
             group.total or group.split or any(p.label == "swa" for p in group.pools(self.drafts))
             for group in self.groups
         )
@@ -344,6 +368,10 @@ class RankReading:
     def target_tokens(self) -> Value:
         """Tokens of the served model's full-length pool, as this rank's pool lines say them."""
         name = f"tokens[{self.label}]"
+        if self.post_split is not None:
+            return self.post_split.value("full_tokens", name)
+        if self.skipped is not None:
+            return self.skipped.value("tokens", name)
         if Role.TARGET in self.post_capture:
             return self.post_capture[Role.TARGET].value("tokens", name)
         if self.compressed_pools is not None:

@@ -9,24 +9,35 @@ from capacity_core.api.ledger import (
     RankId,
 )
 from capacity_sglang.args import ServerArgs
-from capacity_sglang.failures import Crashed, NoKvMemory
-from capacity_sglang.graphs import CaptureBegin, CaptureEnd
-from capacity_sglang.limits import Limits, ServerUp
-from capacity_sglang.pools import (
+from capacity_sglang.compressed import (
     CompressedBudget,
+    CompressedBuilt,
     CompressedPools,
     CompressedSizing,
+    WindowRing,
+)
+from capacity_sglang.failures import Crashed, NoKvMemory
+from capacity_sglang.graphs import CaptureBegin, CaptureEnd
+from capacity_sglang.host import HostPoolAllocated
+from capacity_sglang.limits import Limits, ServerUp
+from capacity_sglang.pools import (
     KvBudget,
     PoolAllocated,
+    PoolSkipped,
     PoolsReady,
-    PostCapturePool,
     SlidingWindowTokens,
     SlidingWindowTotal,
-    StatePool,
-    StateRings,
-    StateSlots,
+    UnifiedPool,
 )
-from capacity_sglang.weights import DistributedReady, WeightsBegin, WeightsLoaded
+from capacity_sglang.post_capture import PostCapturePool, PostCaptureSplit
+from capacity_sglang.states import StateCheckpoints, StatePool, StateRings, StateSlots
+from capacity_sglang.weights import (
+    Baseline,
+    DistributedReady,
+    WeightsBegin,
+    WeightsLoaded,
+    WeightsOverlapped,
+)
 
 RANK_EVENTS = (
     DistributedReady,
@@ -44,6 +55,15 @@ RANK_EVENTS = (
     CompressedPools,
     CompressedSizing,
     PostCapturePool,
+    PostCaptureSplit,
+    StateCheckpoints,
+    PoolSkipped,
+    UnifiedPool,
+    CompressedBuilt,
+    WindowRing,
+    HostPoolAllocated,
+    WeightsOverlapped,
+    Baseline,
     CaptureBegin,
     CaptureEnd,
     Limits,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 import attrs
 
 from capacity_core.api import NUMBER, Matcher, Sample
-from capacity_core.units import Gib
+from capacity_core.units import Gib, Ratio
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +33,33 @@ class WeightsLoaded:
     free: Gib
     used: Gib | None = None
     model_class: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class WeightsOverlapped:
+    """Weights that were committed behind the capture of graphs: what they took is not printed."""
+
+
+@attrs.frozen(kw_only=True)
+class Baseline:
+    """The difference of two readings in a row, after the process group: no cost of anything."""
+
+    used: Gib
+
+
+@attrs.frozen(kw_only=True)
+class Unbalanced:
+    """A rank sees more free memory than another: the least of all, and its own, unrounded."""
+
+    least: Gib | None = None
+    mine: Gib | None = None
+
+
+@attrs.frozen(kw_only=True)
+class FractionReduced:
+    """The scheduler lowered the fraction behind the arguments' back; three decimals."""
+
+    mem_fraction_static: Ratio
 
 
 DISTRIBUTED_READY = Matcher(
@@ -158,7 +186,76 @@ WEIGHTS_LOADED_TRIMMED = Matcher(
     ),
 )
 
+WEIGHTS_OVERLAPPED = Matcher(
+    name="sglang.weights_overlapped",
+    anchor="Load weight end. Committed real weights ",
+    pattern=r"Load weight end\. Committed real weights after CUDA graph capture in ",
+    event=WeightsOverlapped,
+    means="Real weights replaced dummy ones behind the capture; without figures.",
+    seen_in="0.5.18 … 0.5.23",
+    samples=(
+        Sample(
+            "Load weight end. Committed real weights after CUDA graph capture in 1.20 s (capture",
+            WeightsOverlapped(),
+        ),
+    ),
+)
+
+BASELINE = Matcher(
+    name="sglang.baseline",
+    anchor="Memory baseline taken. mem usage=",
+    pattern=rf"Memory baseline taken\. mem usage=(?P<used>{NUMBER}) GB",
+    event=Baseline,
+    means="Two readings after the process group was made; not what the group took.",
+    seen_in="0.5.21 … 0.5.23",
+    samples=(Sample("Memory baseline taken. mem usage=0.00 GB", Baseline(used=Gib("0.00"))),),
+)
+
+UNBALANCED = Matcher(
+    name="sglang.unbalanced",
+    anchor="The memory capacity is unbalanced.",
+    pattern=(
+        r"The memory capacity is unbalanced\. Some GPUs may be occupied by other processes\."
+        rf"(?: \w+=(?P<least>{NUMBER}), local_gpu_memory=(?P<mine>{NUMBER}))?"
+    ),
+    event=Unbalanced,
+    means="Something else holds memory on one of the devices; older releases end with it.",
+    seen_in="0.2.15 … 0.5.23",
+    samples=(
+        Sample(
+            "The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
+            "min_per_gpu_memory=61.0390625, local_gpu_memory=78.6005859375, local",
+            Unbalanced(least=Gib("61.0390625"), mine=Gib("78.6005859375")),
+        ),
+        Sample(
+            "The memory capacity is unbalanced. Some GPUs may be occupied by other processes.",
+            Unbalanced(),
+        ),
+    ),
+)
+
+FRACTION_REDUCED = Matcher(
+    name="sglang.fraction_reduced",
+    anchor="Automatically reduce --mem-fraction-static to ",
+    pattern=(
+        rf"Automatically reduce --mem-fraction-static to (?P<mem_fraction_static>{NUMBER}) because"
+    ),
+    event=FractionReduced,
+    means="The fraction that counts is this one, not that of the arguments.",
+    seen_in="0.4.3.post4 … 0.4.6.post5",
+    samples=(
+        Sample(
+            "Automatically reduce --mem-fraction-static to 0.792 because this is a multimodal",
+            FractionReduced(mem_fraction_static=Decimal("0.792")),
+        ),
+    ),
+)
+
 MATCHERS = (
+    WEIGHTS_OVERLAPPED,
+    BASELINE,
+    UNBALANCED,
+    FRACTION_REDUCED,
     DISTRIBUTED_READY,
     WEIGHTS_BEGIN,
     WEIGHTS_LOADED_OLD,

@@ -14,17 +14,16 @@ from capacity_core.api.ledger import (
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 from capacity_sglang.args import Settings
+from capacity_sglang.compressed import CompressedBudget, CompressedPools, CompressedSizing
 from capacity_sglang.limits import RequestLimit
 from capacity_sglang.pools import (
-    CompressedBudget,
-    CompressedPools,
-    CompressedSizing,
     KvDtype,
     PoolAllocated,
-    PostCapturePool,
     SlidingWindowTokens,
     SlidingWindowTotal,
+    UnifiedPool,
 )
+from capacity_sglang.post_capture import PostCapturePool
 from capacity_sglang.ranks import kv_pool
 from capacity_sglang.reading import RankReading
 from capacity_sglang.starts import rank_of
@@ -114,6 +113,9 @@ def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFac
         why = (
             "the sliding-window pool binds as well, and the log does not say how long the window is"
         )
+    elif run.has(UnifiedPool):
+        use = TokenUse.UPPER_LIMIT
+        why = "the states of running requests share the buffer with their KV"
     elif compressed is not None or run.has(CompressedPools):
         use = TokenUse.UPPER_LIMIT
         why = "the sliding-window and state pools bind as well"
@@ -147,7 +149,8 @@ def _bytes_per_token(run: Run, readings: list[RankReading], settings: Settings) 
     Unknown for hybrid, compressed and post-capture pools, where a token's cost is no single figure.
     """
     unit = BYTES_PER_TOKEN
-    if run.has(CompressedBudget, CompressedPools, SlidingWindowTotal, SlidingWindowTokens):
+    several = (CompressedBudget, CompressedPools, SlidingWindowTotal, SlidingWindowTokens)
+    if run.has(*several, UnifiedPool):
         return Unknown(why="the model has more than one kind of KV pool", unit=unit)
     pools = [pool for reading in readings for pool in reading.kv_pools if pool.role is Role.TARGET]
     if run.has(PostCapturePool) or not pools or any(pool.label != "full" for pool in pools):

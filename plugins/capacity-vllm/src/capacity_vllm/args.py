@@ -11,7 +11,7 @@ import attrs
 from capacity_core.api import COUNT, Arguments, Matcher, Sample
 from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Sighting
-from capacity_core.units import Tokens, Unit
+from capacity_core.units import RATIO, Tokens, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known, text
 
 
@@ -31,9 +31,9 @@ class NonDefaultArgs:
 
 @attrs.frozen(kw_only=True)
 class EngineConfig:
-    """The engine's configuration as one line of `key=value`, with the release."""
+    """The engine's configuration as one line of `key=value`, with the release where printed."""
 
-    version: str
+    version: str | None = None
     arguments: Arguments
 
 
@@ -142,6 +142,54 @@ ENGINE_CONFIG = Matcher(
     window=_WINDOW,
 )
 
+ENGINE_CONFIG_FORMER = Matcher(
+    name="vllm.engine_config_former",
+    anchor="Initializing a V0 LLM engine (v",
+    pattern=rf"Initializing a V0 LLM engine \(v{_VERSION}\) with config: (?P<arguments>.*)",
+    event=EngineConfig,
+    means="The configuration of the former engine, beside which the new one existed.",
+    seen_in="0.7.3 … 0.10.2",
+    samples=(
+        Sample(
+            "Initializing a V0 LLM engine (v0.7.3) with config: model='/m', max_seq_len=4096, x=1",
+            EngineConfig(version="0.7.3", arguments=Arguments("model='/m', max_seq_len=4096, x=1")),
+        ),
+    ),
+    window=_WINDOW,
+)
+
+ENGINE_CONFIG_OLD = Matcher(
+    name="vllm.engine_config_old",
+    anchor="Initializing an LLM engine (v",
+    pattern=rf"Initializing an LLM engine \(v{_VERSION}\) with config: (?P<arguments>.*)",
+    event=EngineConfig,
+    means="The same when it was the only engine.",
+    seen_in="0.4.2 … 0.6.6.post1",
+    samples=(
+        Sample(
+            "Initializing an LLM engine (v0.5.3) with config: model='/m', max_seq_len=4096, x=1",
+            EngineConfig(version="0.5.3", arguments=Arguments("model='/m', max_seq_len=4096, x=1")),
+        ),
+    ),
+    window=_WINDOW,
+)
+
+ENGINE_CONFIG_OLDEST = Matcher(
+    name="vllm.engine_config_oldest",
+    anchor="Initializing an LLM engine with config: ",
+    pattern=r"Initializing an LLM engine with config: (?P<arguments>.*)",
+    event=EngineConfig,
+    means="The same without the release.",
+    seen_in="0.2.7 … 0.3.3",
+    samples=(
+        Sample(
+            "Initializing an LLM engine with config: model='/m', max_seq_len=4096, seed=0)",
+            EngineConfig(arguments=Arguments("model='/m', max_seq_len=4096, seed=0)")),
+        ),
+    ),
+    window=_WINDOW,
+)
+
 MODEL_LENGTH = Matcher(
     name="vllm.model_length",
     anchor="Using max model len ",
@@ -174,6 +222,9 @@ MATCHERS = (
     NON_DEFAULT_ARGS,
     ALL_ARGS,
     ENGINE_CONFIG,
+    ENGINE_CONFIG_FORMER,
+    ENGINE_CONFIG_OLD,
+    ENGINE_CONFIG_OLDEST,
     MODEL_LENGTH,
     CHUNKED_PREFILL,
 )
@@ -230,6 +281,14 @@ class Settings:
                 how = f"default of {key}, which is not among the non-default args"
                 return known(amount, unit, Origin.CONFIGURED, how=how, evidence=line)
         return self._unknown((key,), unit)
+
+    def left_out(self, key: str, default: str) -> Value:
+        """Why a setting stays unknown that the arguments, shown whole, do not name."""
+        for arguments, line in self._args:
+            if arguments.complete and arguments.said(key) is None:
+                why = f"{key} is not among the arguments; its default is {default}"
+                return Unknown(why=why, unit=RATIO, evidence=line)
+        return Unknown(why=f"{key} is not printed", unit=RATIO)
 
     def flag(self, key: str) -> Known | None:
         """The flag's value when it is printed as True."""

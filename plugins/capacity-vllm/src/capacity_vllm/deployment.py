@@ -9,6 +9,7 @@ from capacity_core.api.ledger import (
     Deployment,
     Parallel,
 )
+from capacity_core.api.versions import release_key
 from capacity_core.units import COUNT, RATIO, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.args import (
@@ -18,17 +19,11 @@ from capacity_vllm.args import (
     ServerVersion,
     Settings,
 )
+from capacity_vllm.blocks import BlockSize, HybridSign
 from capacity_vllm.failures import ContextExceedsPool, FreeMemoryRefused
 from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
-from capacity_vllm.pools import (
-    BlockSize,
-    ContextParallel,
-    FittedLength,
-    HybridSign,
-    KvSize,
-    MaxConcurrency,
-)
-from capacity_vllm.usage import UsageSummary
+from capacity_vllm.pools import ContextParallel, FittedLength, KvDtype, KvSize, MaxConcurrency
+from capacity_vllm.usage import Profiled, UsageSummary
 
 
 def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
@@ -40,7 +35,7 @@ def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
         model=settings.text("model", "model_tag"),
         quantization=settings.text("quantization"),
         kv_cache_dtype=settings.text("kv_cache_dtype"),
-        kv_cache_dtype_resolved=Unknown(why="vLLM does not print the resolved element type"),
+        kv_cache_dtype_resolved=kv_dtype(run),
         mem_fraction_static=Unknown(why="not a setting of vLLM", unit=RATIO),
         gpu_memory_utilization=_utilization(run, settings),
         context_length=_context_length(run, settings),
@@ -60,6 +55,13 @@ def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
         ),
         workers=data,
     )
+
+
+def kv_dtype(run: Run) -> Value:
+    sighting = run.last_of(KvDtype)
+    if sighting is None:
+        return Unknown(why="vLLM does not print the resolved element type")
+    return sighting.value("dtype")
 
 
 def _default_size(run: Run, settings: Settings, key: str) -> Value:
@@ -102,19 +104,41 @@ def _chunked_prefill(run: Run, settings: Settings) -> Value:
 
 
 def version_of(run: Run) -> Value:
-    said = (*run.of(EngineConfig), *run.of(ServerVersion))
-    if not said:
-        return Unknown(why="no line of this run prints the release")
-    return said[0].value("version")
+    said: list[Sighting[Any]] = [*run.of(EngineConfig), *run.of(ServerVersion)]
+    for sighting in said:
+        if sighting.event.version is not None:
+            return sighting.value("version")
+    return Unknown(why="no line of this run prints the release")
 
 
 def _utilization(run: Run, settings: Settings) -> Value:
     value = settings.number(RATIO, "gpu_memory_utilization")
-    for event in (UsageSummary, FreeMemoryRefused, EstimateApplied, EstimateNotApplied):
-        sighting = run.last_of(event)
-        if sighting is not None:
-            value = value | sighting.value("utilization")
-    return value
+    for event in (UsageSummary, FreeMemoryRefused, EstimateApplied, EstimateNotApplied, Profiled):
+        sightings: list[Sighting[Any]] = run.of(event)
+        said = [s for s in sightings if s.event.utilization is not None]
+        if said:
+            value = value | said[-1].value("utilization")
+    return value | settings.left_out("gpu_memory_utilization", _default_utilization(run))
+
+
+def _default_utilization(run: Run) -> str:
+    """What the release takes when nobody says it (config/cache.py:66): told, never used."""
+    since = span_of(run)
+    if since is None:
+        return "0.9 up to 0.19.1, 0.92 from 0.20.0; the release is not known"
+    first, last = (release_key(release)[:2] for release in since)
+    if last < (0, 20):
+        return "0.9 in this release"
+    return "0.92 in this release" if first >= (0, 20) else "0.9 or 0.92, by the release"
+
+
+def span_of(run: Run) -> tuple[str, str] | None:
+    """The releases, first and last, that this run may be of: as printed, else as its wordings
+    narrow it. Builds from source call themselves 0.1.dev."""
+    version = version_of(run)
+    if isinstance(version, Known) and release_key(str(version.amount))[:2] > (0, 1):
+        return str(version.amount), str(version.amount)
+    return run.version_range
 
 
 def _context_length(run: Run, settings: Settings) -> Value:

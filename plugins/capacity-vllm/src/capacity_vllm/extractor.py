@@ -1,23 +1,16 @@
-"""vLLM's meaning: which line starts a run, and what a run's lines add up to (V1 engine).
+"""vLLM's meaning: which line starts a run, and what a run's lines add up to.
 
-The accounting follows v1/worker and v1/core of 0.9.1 … 0.33.0; references/accounting.md has the
-formulas with their files.
+The accounting follows worker/ of 0.2.7 … 0.10.2, v1/worker and v1/core of 0.6.4 … 0.33.0;
+references/accounting.md has the formulas with their files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import attrs
 
 from capacity_core.api.extractors import Run, Sighting
-from capacity_core.api.ledger import (
-    Finding,
-    Ledger,
-    Levers,
-    Severity,
-)
-from capacity_core.units import COUNT
+from capacity_core.api.ledger import Ledger, Levers
+from capacity_core.units import BYTES, COUNT
 from capacity_core.values import Known
 from capacity_vllm.args import (
     ChunkedPrefill,
@@ -27,27 +20,43 @@ from capacity_vllm.args import (
     ServerVersion,
     Settings,
 )
-from capacity_vllm.deployment import deployment_of
-from capacity_vllm.failures import ContextExceedsPool, EngineDied, FreeMemoryRefused, NoKvMemory
-from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
-from capacity_vllm.kv import KvReading, engine_of, override_of
-from capacity_vllm.limits import EngineReady, SleepMode
-from capacity_vllm.outcome import failure_of, stage_reached, status_of
-from capacity_vllm.pools import (
+from capacity_vllm.blocks import (
     BlockCount,
     BlockSize,
     BlocksOverridden,
+    GpuBlocks,
+    HybridDisabled,
+    HybridSign,
+)
+from capacity_vllm.checks import findings_of
+from capacity_vllm.deployment import deployment_of
+from capacity_vllm.failures import (
+    ContextExceedsPool,
+    EngineDied,
+    FreeMemoryRefused,
+    HostMemoryRefused,
+    NoKvMemory,
+    StateSlotsExceeded,
+    WarmUpOutOfMemory,
+)
+from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
+from capacity_vllm.kv import KvReading
+from capacity_vllm.limits import EngineReady, SleepMode
+from capacity_vllm.load import Preempted, Stats, load_of
+from capacity_vllm.outcome import failure_of, stage_reached, status_of
+from capacity_vllm.pools import (
     ContextParallel,
     ExplicitKv,
     FittedLength,
-    HybridSign,
     KvBudget,
+    KvDtype,
     KvReserved,
     KvSize,
+    SizedByAllocator,
+    WeightsElsewhere,
 )
 from capacity_vllm.ranks import (
     WORKER_EVENTS,
-    WorkerReading,
     estimate_applied,
     workers_of,
 )
@@ -59,7 +68,7 @@ from capacity_vllm.starts import (
     server_again,
     worker_again,
 )
-from capacity_vllm.weights import WeightsLoaded
+from capacity_vllm.weights import WeightsLoaded, WeightsRead
 
 
 @attrs.frozen
@@ -79,16 +88,26 @@ class VllmExtractor:
         BlocksOverridden,
         FittedLength,
         HybridSign,
+        HybridDisabled,
         BlockCount,
+        KvDtype,
         KvReserved,
+        WeightsElsewhere,
+        SizedByAllocator,
         EstimateApplied,
         EstimateNotApplied,
         BlockSize,
         ChunkedPrefill,
+        WeightsRead,
         EngineReady,
         SleepMode,
+        Stats,
+        Preempted,
         NoKvMemory,
         ContextExceedsPool,
+        HostMemoryRefused,
+        WarmUpOutOfMemory,
+        StateSlotsExceeded,
         EngineDied,
     )
 
@@ -101,7 +120,7 @@ class VllmExtractor:
             return engine_again(run, sighting)
         if isinstance(event, WeightsLoaded | KvBudget | ExplicitKv | FreeMemoryRefused):
             return worker_again(run, sighting)
-        if isinstance(event, KvSize):
+        if isinstance(event, KvSize | GpuBlocks):
             return after_death(run, sighting) or other_engine(run, sighting)
         return False
 
@@ -109,7 +128,7 @@ class VllmExtractor:
         settings = Settings(run.of(EngineConfig, NonDefaultArgs))
         tensor = settings.number(COUNT, "tensor_parallel_size")
         size = int(tensor.number) if isinstance(tensor, Known) else None
-        readings = workers_of(run, size)
+        readings = workers_of(run, size, settings.number(BYTES, "kv_cache_memory_bytes"))
         eager = settings.flag("enforce_eager")
         applied = estimate_applied(run)
         failure = failure_of(run)
@@ -125,7 +144,8 @@ class VllmExtractor:
             workers=kv.workers(deployment),
             kv=kv.facts(),
             failure=failure,
-            findings=(*_findings(run), *_negative_graphs(readings, eager)),
+            load=load_of(run),
+            findings=tuple(findings_of(run, readings, eager)),
             levers=Levers(
                 fraction_flag="--gpu-memory-utilization",
                 fraction=deployment.gpu_memory_utilization,
@@ -135,48 +155,4 @@ class VllmExtractor:
                 "layers)",
             ),
             version_range=run.version_range,
-        )
-
-
-def _findings(run: Run) -> Iterator[Finding]:
-    override = override_of(run)
-    if override is not None:
-        profiled, used = (getattr(override.event, f) for f in ("profiled", "used"))
-        yield Finding(
-            code="blocks-overridden",
-            severity=Severity.WARNING,
-            message=f"num_gpu_blocks_override made {used} blocks of {profiled}: the budget is not "
-            f"the pool.",
-            evidence=(override.line,),
-        )
-    reserved = run.last_of(KvReserved)
-    if reserved is not None:
-        yield Finding(
-            code="budget-reduced",
-            severity=Severity.INFO,
-            message=f"after the budget was printed, {reserved.event.left} GiB of it were left for "
-            f"KV.",
-            evidence=(reserved.line,),
-        )
-    sizes = {s.event.tokens for s in run.of(KvSize)}
-    if len(sizes) > 1 and len({engine_of(s) for s in run.of(KvSize)}) == 1:
-        yield Finding(
-            code="tokens-differ",
-            severity=Severity.INFO,
-            message=f"workers printed {len(sizes)} different token counts: the engine uses the "
-            f"least.",
-            evidence=tuple(s.line for s in run.of(KvSize))[:8],
-        )
-
-
-def _negative_graphs(readings: Sequence[WorkerReading], eager: Known | None) -> Iterator[Finding]:
-    graphs = [reading.graphs(eager) for reading in readings]
-    negative = [value for value in graphs if isinstance(value, Known) and value.number < 0]
-    if negative:
-        yield Finding(
-            code="negative-graphs",
-            severity=Severity.INFO,
-            message="graph memory is negative as printed: memory came back on the device during "
-            "the capture.",
-            evidence=tuple(line for value in negative for line in value.evidence)[:8],
         )

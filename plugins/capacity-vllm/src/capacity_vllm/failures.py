@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capacity_core.api import COUNT, NUMBER, Matcher, Sample
-from capacity_core.units import Exact, ExactRatio, Gib, Tokens
+from capacity_core.units import Count, Exact, ExactRatio, Gib, Requests, Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -16,12 +16,13 @@ class NoKvMemory:
 @attrs.frozen(kw_only=True)
 class ContextExceedsPool:
     """One request of the longest length does not fit: what it needs, what there is, and what would
-    fit."""
+    fit; in the former engine the tokens that the cache holds."""
 
     length: Tokens
     needed: Gib | None = None
     available: Gib | None = None
     fits: Tokens | None = None
+    held: Tokens | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +33,30 @@ class FreeMemoryRefused:
     total: Gib
     utilization: ExactRatio
     requested: Gib
+
+
+@attrs.frozen(kw_only=True)
+class HostMemoryRefused:
+    """The host, which is the device here, has less memory than was asked for."""
+
+    free: Gib
+    total: Gib
+    requested: Gib
+
+
+@attrs.frozen(kw_only=True)
+class WarmUpOutOfMemory:
+    """The device's memory ran out while dummy requests warmed up the sampler or the pooler."""
+
+    requests: Requests
+
+
+@attrs.frozen(kw_only=True)
+class StateSlotsExceeded:
+    """More requests were asked for than there are blocks for their states."""
+
+    asked: Requests
+    blocks: Count
 
 
 @attrs.frozen(kw_only=True)
@@ -129,7 +154,8 @@ _DEATHS = (
     ("engine_not_initialized", "Engine core initialization failed", "0.8.3 … 0.33.0"),
     ("worker_failed_to_start", "WorkerProc failed to start", ""),
     ("worker_exception", "WorkerProc hit an exception", ""),
-    ("sleep_allocator_failed", "Error: out of memory at ", ""),
+    ("engine_loop_died", "Engine loop is not running.", ""),
+    ("worker_process_died", "Worker VllmWorkerProcess pid ", "0.4.2 … 0.10.2"),
 )
 
 DEATHS = tuple(
@@ -145,4 +171,84 @@ DEATHS = tuple(
     for name, words, seen_in in _DEATHS
 )
 
-MATCHERS = (NO_KV_MEMORY, CONTEXT_EXCEEDS_POOL, FREE_MEMORY_REFUSED, *DEATHS)
+CONTEXT_EXCEEDS_BLOCKS = Matcher(
+    name="vllm.context_exceeds_blocks",
+    anchor="is larger than the maximum number of tokens that can be stored in KV cache",
+    pattern=(
+        rf"max seq len \((?P<length>{COUNT})\) is larger than the maximum number of tokens "
+        rf"that can be stored in KV cache \((?P<held>{COUNT})\)"
+    ),
+    event=ContextExceedsPool,
+    means="The former engine: max_model_len is more than all blocks hold.",
+    seen_in="0.2.7 … 0.10.2",
+    samples=(
+        Sample(
+            "ValueError: The model's max seq len (131072) is larger than the maximum number of "
+            "tokens that can be stored in KV cache (81536). Try increasing",
+            ContextExceedsPool(length=131072, held=81536),
+        ),
+    ),
+)
+
+HOST_MEMORY_REFUSED = Matcher(
+    name="vllm.host_memory_refused",
+    anchor="is less than requested memory for kv",
+    pattern=(
+        rf"Available memory on node \d+ \((?P<free>{NUMBER})/(?P<total>{NUMBER}) GiB\) on kv cache "
+        rf"allocation is less than requested memory for kv \((?P<requested>{NUMBER}) GiB\)"
+    ),
+    event=HostMemoryRefused,
+    means="An engine on the host has less memory than the KV cache was given.",
+    samples=(
+        Sample(
+            "Available memory on node 0 (12.67/14.96 GiB) on kv cache allocation is less than "
+            "requested memory for kv (40.0 GiB). Decrease",
+            HostMemoryRefused(free=Gib("12.67"), total=Gib("14.96"), requested=Gib("40.0")),
+        ),
+    ),
+)
+
+WARM_UP_OUT_OF_MEMORY = Matcher(
+    name="vllm.warm_up_out_of_memory",
+    anchor="CUDA out of memory occurred when warming up ",
+    pattern=r"out of memory occurred when warming up [^\n]{1,60}? with (?P<requests>\d+) dummy",
+    event=WarmUpOutOfMemory,
+    means="The sampler's or pooler's own buffers did not fit.",
+    seen_in="0.8.0 … 0.33.0",
+    samples=(
+        Sample(
+            "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy "
+            "requests. Please try",
+            WarmUpOutOfMemory(requests=256),
+        ),
+    ),
+)
+
+STATE_SLOTS_EXCEEDED = Matcher(
+    name="vllm.state_slots_exceeded",
+    anchor=") exceeds available Mamba cache blocks (",
+    pattern=(
+        r"max_num_seqs \((?P<asked>\d+)\) exceeds available Mamba cache blocks "
+        r"\((?P<blocks>\d+)\)"
+    ),
+    event=StateSlotsExceeded,
+    means="Each running request of a state-space model takes a block; there are fewer blocks.",
+    seen_in="0.20.0 … 0.33.0",
+    samples=(
+        Sample(
+            "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (730). Each",
+            StateSlotsExceeded(asked=1024, blocks=730),
+        ),
+    ),
+)
+
+MATCHERS = (
+    CONTEXT_EXCEEDS_BLOCKS,
+    HOST_MEMORY_REFUSED,
+    WARM_UP_OUT_OF_MEMORY,
+    STATE_SLOTS_EXCEEDED,
+    NO_KV_MEMORY,
+    CONTEXT_EXCEEDS_POOL,
+    FREE_MEMORY_REFUSED,
+    *DEATHS,
+)

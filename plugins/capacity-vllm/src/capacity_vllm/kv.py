@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -20,20 +21,15 @@ from capacity_core.api.ledger import (
 )
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, least
+from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_vllm.args import (
     EngineConfig,
     Settings,
 )
-from capacity_vllm.deployment import block_size_of, version_of
-from capacity_vllm.pools import (
-    BlocksOverridden,
-    ContextParallel,
-    HybridSign,
-    KvReserved,
-    KvSize,
-    MaxConcurrency,
-)
+from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign
+from capacity_vllm.deployment import block_size_of, kv_dtype, version_of
+from capacity_vllm.failures import ContextExceedsPool
+from capacity_vllm.pools import ContextParallel, KvReserved, KvSize, MaxConcurrency
 from capacity_vllm.ranks import (
     WorkerReading,
     is_actor,
@@ -55,6 +51,7 @@ class _Size:
     dp: int
     tokens: Value
     reported: Reported | None
+    block: Value | None = None
 
 
 class KvReading:
@@ -64,7 +61,8 @@ class KvReading:
         self._run = run
         self._readings = readings
         self._settings = settings
-        self._sizes = list(_sizes(run))
+        self._former = run.has(GpuBlocks) and not run.has(KvSize)
+        self._sizes = list(_sizes(run, block_size_of(run, settings)))
         self._blocks = self._plain_blocks()
 
     # A worker here is one engine with its own pool: a data-parallel rank.
@@ -90,12 +88,21 @@ class KvReading:
         return WorkerFacts(
             dp=dp,
             # Up to 0.11.0 each worker's own count is printed before the engine takes the minimum.
-            tokens=least(tokens) if tokens else Unknown(why="no 'KV cache size' line", unit=TOKENS),
+            tokens=least(tokens) if tokens else self._unsaid_tokens(sizes),
             request_limit=limit,
             size=budget,
             budget=budget,
             reported=least_reported([size.reported for size in sizes]),
         )
+
+    def _unsaid_tokens(self, sizes: Sequence[_Size]) -> Value:
+        """What a refused start says, when no size line does: the tokens of all blocks."""
+        refused = self._run.last_of(ContextExceedsPool)
+        if refused is not None and refused.event.held is not None:
+            return refused.value("held")
+        if sizes:
+            return sizes[0].tokens
+        return Unknown(why="no 'KV cache size' line", unit=TOKENS)
 
     def _engine_of_rank(self, reading: WorkerReading) -> int | None:
         """The engine that a worker belongs to; a worker known by its pid alone may be any's."""
@@ -113,11 +120,13 @@ class KvReading:
             bytes_per_token=self._bytes_per_token(),
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
             sizing_mode=Unknown(why="not a setting of vLLM"),
-            dtype=Unknown(why="vLLM does not print the resolved element type"),
+            dtype=kv_dtype(self._run),
         )
 
     def _token_use(self) -> tuple[TokenUse, str]:
         """What the printed tokens mean for other lengths; see KvSize."""
+        if self._former:
+            return TokenUse.ANY_LENGTH, ""  # engines that print blocks keep every token
         longest = (
             "these tokens are concurrency · max_model_len: they hold at that length, shorter "
             "requests cost more than their share wherever a model keeps more than full-length KV"
@@ -167,8 +176,12 @@ class KvReading:
         (v1/core/kv_cache_utils.py of 0.9.2:740 … 0.20.0:872); two decimals are printed. Where the
         tokens are whole longest requests, state-space models with one block a request fit, too.
         """
-        if self._run.has(HybridSign, ContextParallel):
+        hybrid = self._run.has(HybridSign) and not self._run.has(HybridDisabled)
+        if hybrid or self._run.has(ContextParallel):
             return []
+        if self._former:
+            said = [size.block for size in self._sizes if isinstance(size.block, Known)]
+            return sorted({int(block.number) for block in said})
         sizes = [s for s in self._sizes if isinstance(s.tokens, Known) and s.reported is not None]
         fitting = set(_BLOCK_SIZES) if sizes else set()
         for size in sizes:
@@ -185,7 +198,10 @@ class KvReading:
         return _BLOCK_SIZES if started else ()
 
     def _null_block(self) -> Value | None:
-        """One block is never given to a request (v1/core/block_pool.py of 0.10.2:315)."""
+        """One block is never given to a request (v1/core/block_pool.py of 0.10.2:315); engines that
+        print blocks have none such."""
+        if self._former:
+            return None
         said = block_size_of(self._run, self._settings)
         if isinstance(said, Known):
             return said
@@ -224,24 +240,30 @@ class KvReading:
         return per_token
 
 
-def _sizes(run: Run) -> Iterator[_Size]:
-    """Each size line with its concurrency, which up to 0.27 follows on a line of its own."""
+def _sizes(run: Run, block: Value) -> Iterator[_Size]:
+    """Each size line with its concurrency, which up to 0.27 follows on a line of its own.
+
+    Up to 0.7.3 blocks are printed instead of tokens: they are as large as the arguments or the
+    concurrency say.
+    """
     pending: dict[int, Sighting[Any]] = {}
     numbers = _engine_numbers(run)
-    for sighting in run.of(KvSize, MaxConcurrency):
+    sizes = KvSize if run.has(KvSize) else GpuBlocks
+    sightings: list[Sighting[Any]] = run.of(sizes, MaxConcurrency)
+    for sighting in sightings:
         dp = numbers[engine_of(sighting)]
         event = sighting.event
-        if isinstance(event, KvSize):
-            if dp in pending:
-                yield _size(dp, pending.pop(dp), None)
-            if event.concurrency is not None:
-                yield _size(dp, sighting, sighting)
-            else:
-                pending[dp] = sighting
+        if isinstance(event, MaxConcurrency):
+            yield _size(dp, pending.pop(dp, None), sighting, block)
+            continue
+        if dp in pending:
+            yield _size(dp, pending.pop(dp), None, block)
+        if isinstance(event, KvSize) and event.concurrency is not None:
+            yield _size(dp, sighting, sighting, block)
         else:
-            yield _size(dp, pending.pop(dp, None), sighting)
+            pending[dp] = sighting
     for dp, sighting in pending.items():
-        yield _size(dp, sighting, None)
+        yield _size(dp, sighting, None, block)
 
 
 def engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
@@ -252,24 +274,59 @@ def engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
 
 def _engine_numbers(run: Run) -> dict[tuple[object, ...], int]:
     """Data-parallel ranks of engines; actors print none and are numbered as they come."""
-    engines = list(dict.fromkeys(engine_of(s) for s in run.of(KvSize, MaxConcurrency)))
+    said = run.of(KvSize, MaxConcurrency, GpuBlocks)
+    engines = list(dict.fromkeys(engine_of(s) for s in said))
     numbers = {e: int(str(e[1])) for e in engines if e[0] == "dp"}
     free = (n for n in range(len(engines) + max(numbers.values(), default=0) + 1))
     unused = (n for n in free if n not in numbers.values())
     return numbers | {e: next(unused) for e in engines if e[0] == "actor"}
 
 
-def _size(dp: int, size: Sighting[Any] | None, concurrency: Sighting[Any] | None) -> _Size:
+def _size(
+    dp: int, size: Sighting[Any] | None, concurrency: Sighting[Any] | None, block: Value
+) -> _Size:
     tokens: Value = Unknown(why="no 'KV cache size' line", unit=TOKENS)
     reported = None
-    if size is not None:
-        tokens = size.value("tokens", f"tokens[DP{dp}]")
     if concurrency is not None:
         reported = Reported(
             request_tokens=concurrency.event.request_tokens,
             value=concurrency.value("concurrency"),
         )
-    return _Size(dp=dp, tokens=tokens, reported=reported)
+    name = f"tokens[DP{dp}]"
+    if size is not None and isinstance(size.event, GpuBlocks):
+        block = block | _block_of(size, reported)
+        tokens = _tokens_of(size, block).named(name)
+    elif size is not None:
+        tokens = size.value("tokens", name)
+    return _Size(dp=dp, tokens=tokens, reported=reported, block=block)
+
+
+def _tokens_of(blocks: Sighting[GpuBlocks], size: Value) -> Value:
+    """blocks · block size; no block holds nothing, whatever its size."""
+    count = blocks.event.blocks
+    if count == 0:
+        how = "no block"
+        return known(0, TOKENS, Origin.DERIVED, how=how, evidence=(blocks.line,))
+    return (size.named("block size") * count).cite(blocks.line)
+
+
+def _block_of(blocks: Sighting[GpuBlocks], reported: Reported | None) -> Value:
+    """The one whole block size for which blocks · size / longest length rounds to what is printed
+    (executor/executor_base.py of 0.7.3:121, v1/core/kv_cache_utils.py of 0.7.3:525)."""
+    why = "the block size is not printed"
+    if reported is not None and isinstance(reported.value, Known) and blocks.event.blocks > 0:
+        low, high = (
+            bound * reported.request_tokens / blocks.event.blocks
+            for bound in reported.value.interval
+            if bound is not None
+        )
+        sizes = range(math.ceil(low), math.floor(high) + 1)
+        if len(sizes) == 1:
+            how = "the only block size that gives the printed concurrency"
+            lines = (blocks.line, *reported.value.evidence)
+            return known(sizes[0], TOKENS, Origin.DERIVED, how=how, evidence=lines)
+        why = f"{why}, and several give the printed concurrency"
+    return Unknown(why=why, unit=TOKENS, evidence=(blocks.line,))
 
 
 def _blocks_that_fit(size: _Size) -> list[int]:

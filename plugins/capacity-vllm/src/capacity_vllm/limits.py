@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.api import Matcher, Sample
+from capacity_core.api import NUMBER, Matcher, Sample
+from capacity_core.units import Gib
 
 
 @attrs.frozen(kw_only=True)
@@ -14,7 +15,10 @@ class EngineReady:
 
 @attrs.frozen(kw_only=True)
 class SleepMode:
-    """A running engine gave its memory back for a while."""
+    """A running engine gave its memory back for a while; the rest is the whole device's."""
+
+    freed: Gib | None = None
+    in_use: Gib | None = None
 
 
 ENGINE_READY = Matcher(
@@ -34,11 +38,19 @@ ENGINE_READY = Matcher(
 SLEEP_MODE = Matcher(
     name="vllm.sleep_mode",
     anchor="Sleep mode freed ",
-    pattern=r"Sleep mode freed ",
+    pattern=(
+        rf"Sleep mode freed (?P<freed>{NUMBER}) GiB memory, (?P<in_use>{NUMBER}) GiB memory is "
+        r"still in use"
+    ),
     event=SleepMode,
     means="A running engine was put to sleep.",
     seen_in="0.7.3 … 0.33.0",
-    samples=(Sample("Sleep mode freed 53.45 GiB memory, 20.25 GiB memory is", SleepMode()),),
+    samples=(
+        Sample(
+            "Sleep mode freed 53.45 GiB memory, 20.25 GiB memory is still in use.",
+            SleepMode(freed=Gib("53.45"), in_use=Gib("20.25")),
+        ),
+    ),
 )
 
 MATCHERS = (ENGINE_READY, SLEEP_MODE)

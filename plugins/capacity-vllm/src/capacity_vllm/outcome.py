@@ -2,74 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from capacity_core.api.extractors import Run, Sighting
-from capacity_core.api.ledger import (
-    Failure,
-    FailureKind,
-    Stage,
-    Status,
+from capacity_core.api.ledger import Failure, FailureKind, Stage, Status
+from capacity_core.api.process import AcceptsRequests, crash, kind_of, shortage
+from capacity_core.values import Known, Value
+from capacity_vllm.args import EngineConfig
+from capacity_vllm.blocks import GpuBlocks
+from capacity_vllm.cures import cures_of
+from capacity_vllm.failures import (
+    ContextExceedsPool,
+    EngineDied,
+    FreeMemoryRefused,
+    HostMemoryRefused,
+    NoKvMemory,
+    StateSlotsExceeded,
+    WarmUpOutOfMemory,
 )
-from capacity_core.api.process import AcceptsRequests, crash
-from capacity_core.values import Known
-from capacity_vllm.args import (
-    EngineConfig,
-)
-from capacity_vllm.failures import ContextExceedsPool, EngineDied, FreeMemoryRefused, NoKvMemory
 from capacity_vllm.graphs import CaptureTook, GraphPool
 from capacity_vllm.limits import EngineReady, SleepMode
-from capacity_vllm.pools import (
-    KvSize,
-)
-from capacity_vllm.ranks import (
-    rank_of,
-)
+from capacity_vllm.load import Preempted, Stats
+from capacity_vllm.pools import KvSize
+from capacity_vllm.ranks import rank_of
 from capacity_vllm.starts import PROGRESS, SIZED, UP
 from capacity_vllm.usage import UsageSummary
-from capacity_vllm.weights import WeightsLoaded
+from capacity_vllm.weights import WeightsLoaded, WeightsRead
 
 _REACHED = (
+    (Stage.AFTER_WEIGHTS, WeightsRead),
     (Stage.AFTER_WEIGHTS, WeightsLoaded),
     (Stage.AFTER_POOLS, KvSize),
+    (Stage.AFTER_POOLS, GpuBlocks),
     (Stage.AFTER_GRAPHS, UsageSummary),
     (Stage.AFTER_GRAPHS, GraphPool),
     (Stage.READY, EngineReady),
     (Stage.READY, AcceptsRequests),
     (Stage.READY, SleepMode),
+    (Stage.READY, Stats),
+    (Stage.READY, Preempted),
 )
 
 
-def stage_reached(run: Run) -> Stage | None:
-    seen = [stage for stage, event in _REACHED if run.has(event)]
-    if not seen or seen[-1] is Stage.AFTER_POOLS:
-        return Stage.AFTER_GRAPHS if _captured(run) else seen[-1] if seen else None
-    return seen[-1]
-
-
-def _captured(run: Run) -> bool:
-    """Whether graphs were captured after the pool was sized."""
+def stage_reached(sightings: Iterable[Sighting[Any]]) -> Stage | None:
+    """The last stage that these lines show; graphs count once they are captured behind the pool."""
+    seen: set[Stage] = set()
     sized = False
-    for sighting in run:
-        if isinstance(sighting.event, SIZED):
-            sized = True
-        elif isinstance(sighting.event, CaptureTook) and sized:
-            return True
-    return False
+    for sighting in sightings:
+        sized = sized or isinstance(sighting.event, SIZED)
+        if isinstance(sighting.event, CaptureTook) and sized:
+            seen.add(Stage.AFTER_GRAPHS)
+        seen.update(stage for stage, event in _REACHED if isinstance(sighting.event, event))
+    return max(seen, key=list(Stage).index, default=None)
 
 
 def status_of(run: Run, failure: Failure | None, eager: Known | None) -> Status:
     if failure is not None:
         return Status.FAILED
-    done = run.has(*UP, UsageSummary, GraphPool) or _captured(run)
+    done = stage_reached(run) in (Stage.AFTER_GRAPHS, Stage.READY)
     return Status.READY if done or (eager is not None and run.has(*SIZED)) else Status.INCOMPLETE
 
 
-_KINDS: tuple[tuple[type[object], FailureKind], ...] = (
+_KINDS: tuple[tuple[type[object], FailureKind | None], ...] = (
     (ContextExceedsPool, FailureKind.CONTEXT_EXCEEDS_KV_POOL),
     (NoKvMemory, FailureKind.NO_KV_MEMORY),
-    (FreeMemoryRefused, FailureKind.UNKNOWN),
-    (EngineDied, FailureKind.UNKNOWN),
+    (FreeMemoryRefused, FailureKind.DEVICE_MEMORY_TAKEN),
+    (HostMemoryRefused, FailureKind.HOST_MEMORY),
+    (StateSlotsExceeded, FailureKind.TOKEN_POOL_EXHAUSTED),
+    (WarmUpOutOfMemory, None),  # by the stage, as any allocator's message
 )
 
 
@@ -77,24 +78,57 @@ def failure_of(run: Run) -> Failure | None:
     """The first message of the most telling kind: causes are repeated by every process that dies of
     them."""
     for event, kind in _KINDS:
-        found = run.of(event)
+        found: list[Sighting[Any]] = run.of(event)
         if found:
             return _failed(run, found[0], kind)
-    sighting = crash(run, (EngineConfig, *PROGRESS), UP)
-    return _failed(run, sighting, FailureKind.UNKNOWN) if sighting is not None else None
+    empty = [s for s in run.of(GpuBlocks) if s.event.blocks == 0]
+    if empty:
+        return _failed(run, empty[0], FailureKind.NO_KV_MEMORY)
+    sighting = crash(run, (EngineConfig, *PROGRESS), UP, deaths=(EngineDied,))
+    return _failed(run, sighting, None) if sighting is not None else None
 
 
-def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind) -> Failure:
-    served = False
-    for earlier in run:
-        if earlier is sighting:
-            break
-        served = served or isinstance(earlier.event, UP)
-    stage = Stage.SERVING if served else stage_reached(run) or Stage.STARTUP
+def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind | None) -> Failure:
+    reached = stage_reached(_before(run, sighting))
+    stage = Stage.SERVING if reached is Stage.READY else reached or Stage.STARTUP
+    if kind is None:
+        kind = _by_stage(sighting, stage)
+    cures, harmful = cures_of(kind, sighting)
     return Failure(
         kind=kind,
         stage=stage,
         rank=rank_of(sighting).text if sighting.speaker.label else None,
         message=sighting.text,
         evidence=(sighting.line,),
+        cures=cures,
+        harmful=harmful,
+        **_amounts(sighting),
     )
+
+
+def _before(run: Run, sighting: Sighting[Any]) -> Iterable[Sighting[object]]:
+    for earlier in run:
+        if earlier is sighting:
+            return
+        yield earlier
+
+
+def _by_stage(sighting: Sighting[Any], stage: Stage) -> FailureKind:
+    if not isinstance(sighting.event, WarmUpOutOfMemory):
+        return kind_of(sighting, stage)
+    if stage in (Stage.STARTUP, Stage.AFTER_WEIGHTS):
+        return FailureKind.PROFILING_OUT_OF_MEMORY
+    return FailureKind.GRAPH_CAPTURE_OUT_OF_MEMORY
+
+
+_AMOUNTS = {
+    ContextExceedsPool: {"needed": "needed", "available": "available"},
+    FreeMemoryRefused: {"needed": "requested", "available": "free", "total": "total"},
+    HostMemoryRefused: {"needed": "requested", "available": "free", "total": "total"},
+}
+
+
+def _amounts(sighting: Sighting[Any]) -> dict[str, Value]:
+    """What was needed and what there was (GiB), as far as the message has it."""
+    fields = _AMOUNTS.get(type(sighting.event), {})
+    return shortage(sighting) | {name: sighting.value(f, name) for name, f in fields.items()}

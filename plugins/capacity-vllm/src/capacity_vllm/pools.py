@@ -54,14 +54,7 @@ class ExplicitKv:
 
     size: Gib
     free: Gib | None = None
-
-
-@attrs.frozen(kw_only=True)
-class BlocksOverridden:
-    """The profiled number of blocks was replaced by an argument."""
-
-    profiled: CountOf
-    used: CountOf
+    total: Gib | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -72,24 +65,10 @@ class FittedLength:
 
 
 @attrs.frozen(kw_only=True)
-class HybridSign:
-    """A line that only models with more than one kind of KV cache print."""
+class KvDtype:
+    """The element type of the KV cache, as an engine's note says it."""
 
-    block: Tokens | None = None
-
-
-@attrs.frozen(kw_only=True)
-class BlockSize:
-    """The size of a KV block as the attention back-end sets it, whatever the arguments say."""
-
-    block: Tokens
-
-
-@attrs.frozen(kw_only=True)
-class BlockCount:
-    """How many blocks a worker's cache has, printed after initialisation."""
-
-    blocks: CountOf
+    dtype: str
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +76,21 @@ class KvReserved:
     """Memory taken off the budget after it was printed."""
 
     left: Gib
+
+
+@attrs.frozen(kw_only=True)
+class WeightsElsewhere:
+    """Another process holds the weights: what of the utilisation's memory is left for this one."""
+
+    held: Gib
+    left: Gib
+
+
+@attrs.frozen(kw_only=True)
+class SizedByAllocator:
+    """Free memory grew while profiling, so the allocator's own figure was used instead."""
+
+    grew: Gib
 
 
 KV_BUDGET = Matcher(
@@ -198,22 +192,6 @@ EXPLICIT_KV = Matcher(
     ),
 )
 
-BLOCKS_OVERRIDDEN = Matcher(
-    name="vllm.blocks_overridden",
-    anchor="Overriding num_gpu_blocks=",
-    pattern=r"Overriding num_gpu_blocks=(?P<profiled>\d+) with "
-    r"num_gpu_blocks_override=(?P<used>\d+)",
-    event=BlocksOverridden,
-    means="An argument replaced the number of blocks that the budget would have made.",
-    seen_in="0.6.4.post1 … 0.33.0",
-    samples=(
-        Sample(
-            "Overriding num_gpu_blocks=512 with num_gpu_blocks_override=10",
-            BlocksOverridden(profiled=512, used=10),
-        ),
-    ),
-)
-
 FITTED_LENGTH = Matcher(
     name="vllm.fitted_length",
     anchor="Auto-fit max_model_len: ",
@@ -236,60 +214,21 @@ FITTED_LENGTH = Matcher(
     ),
 )
 
-HYBRID_BLOCK = Matcher(
-    name="vllm.hybrid_block",
-    anchor="Setting attention block size to ",
-    pattern=rf"Setting attention block size to (?P<block>{COUNT}) tokens",
-    event=HybridSign,
-    means="The model mixes attention with state-space layers.",
-    seen_in="0.10.2 … 0.33.0",
+HOST_KV_SET = Matcher(
+    name="vllm.host_kv_set",
+    anchor=") GiB for KV cache on node ",
+    pattern=rf"(?:Explicitly|Auto) set \((?P<size>{NUMBER})/(?P<total>{NUMBER})\) GiB for KV cache",
+    event=ExplicitKv,
+    means="KV memory of an engine whose device is the host, and the memory of its node.",
     samples=(
         Sample(
-            "Setting attention block size to 544 tokens to ensure that attention page size",
-            HybridSign(block=544),
+            "Explicitly set (4.0/14.96) GiB for KV cache on node 0.",
+            ExplicitKv(size=Gib("4.0"), total=Gib("14.96")),
         ),
-    ),
-)
-
-HYBRID_PADDING = Matcher(
-    name="vllm.hybrid_padding",
-    anchor=" padding layers, may waste at most ",
-    pattern=r"Add \d+ padding layers, may waste at most",
-    event=HybridSign,
-    means="The model's layers fall into groups of different sizes.",
-    seen_in="0.9.1 … 0.33.0",
-    samples=(
         Sample(
-            "Add 2 padding layers, may waste at most 9.09% KV cache memory",
-            HybridSign(),
+            "Auto set (9.21/14.96) GiB for KV cache on node 0, with 13.76 GiB requested memory",
+            ExplicitKv(size=Gib("9.21"), total=Gib("14.96")),
         ),
-    ),
-)
-
-BLOCK_SIZE_SET = Matcher(
-    name="vllm.block_size_set",
-    anchor="Setting kv cache block size to ",
-    pattern=rf"Setting kv cache block size to (?P<block>{COUNT}) for ",
-    event=BlockSize,
-    means="The block size that the attention back-end wants.",
-    seen_in="0.18.0 … 0.33.0",
-    samples=(
-        Sample(
-            "Setting kv cache block size to 64 for FLASHMLA backend(s).",
-            BlockSize(block=64),
-        ),
-    ),
-)
-
-BLOCK_SIZE_FORCED = Matcher(
-    name="vllm.block_size_forced",
-    anchor="Forcing kv cache block size to ",
-    pattern=rf"Forcing kv cache block size to (?P<block>{COUNT}) for ",
-    event=BlockSize,
-    means="The same in older words.",
-    seen_in="0.8.0 … 0.17.1",
-    samples=(
-        Sample("Forcing kv cache block size to 64 for FlashMLA backend.", BlockSize(block=64)),
     ),
 )
 
@@ -312,21 +251,6 @@ STARTUP_PLAN = Matcher(
     ),
 )
 
-BLOCK_COUNT = Matcher(
-    name="vllm.block_count",
-    anchor="after num_gpu_blocks is: ",
-    pattern=r"cache_config_info with initialization after num_gpu_blocks is: (?P<blocks>\d+)",
-    event=BlockCount,
-    means="How many blocks the cache has; from 0.11.2 at INFO for several engines alone.",
-    seen_in="0.9.0.1 … 0.33.0",
-    samples=(
-        Sample(
-            "Engine 000: vllm cache_config_info with initialization after num_gpu_blocks is: 28551",
-            BlockCount(blocks=28551),
-        ),
-    ),
-)
-
 KV_RESERVED = Matcher(
     name="vllm.kv_reserved",
     anchor="for frontend multimodal decoding",
@@ -345,20 +269,72 @@ KV_RESERVED = Matcher(
     ),
 )
 
+KV_DTYPE = Matcher(
+    name="vllm.kv_dtype",
+    anchor=" data type to store kv cache",
+    pattern=r"Using (?P<dtype>fp8\w*) data type to store kv cache",
+    event=KvDtype,
+    means="The KV cache holds eight-bit elements.",
+    seen_in="0.4.2 … 0.19.1",
+    samples=(Sample("Using fp8 data type to store kv cache. It reduces", KvDtype(dtype="fp8")),),
+)
+
+KV_DTYPE_PACKED = Matcher(
+    name="vllm.kv_dtype_packed",
+    anchor="_ds_mla KV cache format",
+    pattern=r"Using \S+ (?P<dtype>fp8_ds_mla) KV cache format",
+    event=KvDtype,
+    means="The KV cache holds the packed format of one model family.",
+    samples=(Sample("Using X's fp8_ds_mla KV cache format", KvDtype(dtype="fp8_ds_mla")),),
+)
+
+WEIGHTS_ELSEWHERE = Matcher(
+    name="vllm.weights_elsewhere",
+    anchor="Weights are held outside this process:",
+    pattern=(
+        rf"utilization budget, (?P<held>{NUMBER}) GiB is externally held and "
+        rf"(?P<left>{NUMBER}) GiB remains"
+    ),
+    event=WeightsElsewhere,
+    means="Weights of another process come off what this one may use.",
+    seen_in="0.32.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Weights are held outside this process: of the 70.5 GiB utilization budget, 30.25 GiB "
+            "is externally held and 40.25 GiB remains for the engine's own allocations.",
+            WeightsElsewhere(held=Gib("30.25"), left=Gib("40.25")),
+        ),
+    ),
+)
+
+SIZED_BY_ALLOCATOR = Matcher(
+    name="vllm.sized_by_allocator",
+    anchor=" GiB during profiling (initial ",
+    pattern=rf"Free memory grew by (?P<grew>{NUMBER}) GiB during profiling",
+    event=SizedByAllocator,
+    means="Memory came back on the device while it was measured.",
+    seen_in="0.29.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Free memory grew by 1.25 GiB during profiling (initial 60.0 GiB, current 61.25 GiB).",
+            SizedByAllocator(grew=Gib("1.25")),
+        ),
+    ),
+)
+
 MATCHERS = (
+    WEIGHTS_ELSEWHERE,
+    SIZED_BY_ALLOCATOR,
+    KV_DTYPE,
+    KV_DTYPE_PACKED,
     KV_BUDGET,
     KV_SIZE,
     KV_SIZE_ONE_LINE,
     MAX_CONCURRENCY,
     CONTEXT_PARALLEL,
     EXPLICIT_KV,
-    BLOCKS_OVERRIDDEN,
     FITTED_LENGTH,
-    HYBRID_BLOCK,
-    HYBRID_PADDING,
-    BLOCK_SIZE_SET,
-    BLOCK_SIZE_FORCED,
+    HOST_KV_SET,
     STARTUP_PLAN,
-    BLOCK_COUNT,
     KV_RESERVED,
 )

@@ -18,10 +18,11 @@ from capacity_core.api.ledger import (
 from capacity_core.api.process import OutOfMemory
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, agree, known
+from capacity_vllm.blocks import GpuBlocks
 from capacity_vllm.failures import FreeMemoryRefused
 from capacity_vllm.graphs import CaptureTook, EstimateApplied, GraphEstimate, GraphPool
 from capacity_vllm.pools import ExplicitKv, KvBudget, KvSize, MaxConcurrency
-from capacity_vllm.usage import InitialFree, ProfileResult, UsageSummary
+from capacity_vllm.usage import FreeAfter, InitialFree, Profiled, ProfileResult, UsageSummary
 from capacity_vllm.weights import WeightsLoaded
 
 WORKER_EVENTS = (
@@ -33,12 +34,14 @@ WORKER_EVENTS = (
     GraphEstimate,
     UsageSummary,
     ProfileResult,
+    Profiled,
     InitialFree,
+    FreeAfter,
     FreeMemoryRefused,
 )
 """What a worker prints of its own device."""
 
-SIZING = (KvBudget, ExplicitKv, KvSize, MaxConcurrency)
+SIZING = (KvBudget, ExplicitKv, KvSize, MaxConcurrency, GpuBlocks)
 """The lines of sizing the pool: a capture before them was a measurement."""
 
 # Workers whose prefix has no rank: the executor of the former engine, and Ray's.
@@ -70,8 +73,9 @@ def process_of(sighting: Sighting[Any]) -> tuple[int | None, str | None]:
     return sighting.speaker.pid, sighting.speaker.node
 
 
-def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
-    """Every worker that printed anything of its device, in the order of ranks.
+def workers_of(run: Run, tensor: int | None, asked: Value) -> list[WorkerReading]:
+    """Every worker that printed anything of its device, in the order of ranks. `asked` are the KV
+    bytes of the arguments.
 
     Several processes with the same coordinates (replicas whose prefixes leave the data-parallel
     rank out, servers side by side) are told apart by their pids. A line without a prefix is
@@ -84,7 +88,9 @@ def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
     alone = tensor == 1 or len({rank_of(s, tensor) for s in sightings}) == 1
     # The allocator's message names a rank only by its prefix: without one it may be any rank's.
     sightings += [
-        s for s in run.of(OutOfMemory) if s.speaker.label or (alone and tensor in (None, 1))
+        s
+        for s in run.of(OutOfMemory)
+        if s.event.total is not None and (s.speaker.label or (alone and tensor in (None, 1)))
     ]
     processes: dict[RankId, set[tuple[int | None, str | None]]] = {}
     for sighting in sightings:
@@ -103,7 +109,7 @@ def workers_of(run: Run, tensor: int | None) -> list[WorkerReading]:
         labels.setdefault(rank, label)
     captures = _final_captures(run)
     return [
-        WorkerReading(rank, labels[rank], by_rank[rank], captures)
+        WorkerReading(rank, labels[rank], by_rank[rank], captures, asked)
         for rank in sorted(by_rank, key=lambda r: r.order)
     ]
 
@@ -139,8 +145,10 @@ class WorkerReading:
         label: str,
         sightings: Iterable[Sighting[Any]],
         final_captures: frozenset[int],
+        asked: Value,
     ) -> None:
         self.rank = rank
+        self._asked = asked
         self.label = label
         self._lines: dict[type, list[Sighting[Any]]] = {}
         for sighting in sightings:
@@ -172,7 +180,9 @@ class WorkerReading:
     def weights(self) -> Value:
         """As its own line says, which has more decimals than the summary."""
         own = self._value(WeightsLoaded, "used", "weights")
-        in_summary = self._value(UsageSummary, "weights", "weights")
+        in_summary = self._value(UsageSummary, "weights", "weights") | self._value(
+            Profiled, "weights", "weights"
+        )
         if isinstance(own, Unknown) and own.evidence:
             return own | in_summary  # two figures: the reason stays
         if isinstance(own, Unknown) and isinstance(in_summary, Unknown):
@@ -186,9 +196,10 @@ class WorkerReading:
         own = self._value(KvBudget, "budget", "kv_pool")
         said = (
             own
-            | self._value(ExplicitKv, "size", "kv_pool")
+            | self._explicit()
             | self._value(UsageSummary, "kv", "kv_pool")
             | self._value(UsageSummary, "kv_bytes", "kv_pool")
+            | self._value(Profiled, "kv", "kv_pool")
         )
         if isinstance(said, Unknown):
             if own.evidence:
@@ -197,6 +208,12 @@ class WorkerReading:
                 why=f"no 'Available KV cache memory' line of {self.label}", unit=GIB, name="kv_pool"
             )
         return said.to(GIB)
+
+    def _explicit(self) -> Value:
+        """KV memory that was asked for: to the byte where the arguments are shown, since a small
+        one is printed as 0.0."""
+        printed = self._value(ExplicitKv, "size", "kv_pool")
+        return self._asked.named("kv_pool") if agree(printed, self._asked) else printed
 
     def _first(self, field: str, name: str, *events: type) -> Value:
         """The field of the first of these events that the worker printed with it."""
@@ -209,7 +226,7 @@ class WorkerReading:
 
     @property
     def total(self) -> Value:
-        sources = (UsageSummary, FreeMemoryRefused, OutOfMemory)
+        sources = (UsageSummary, FreeMemoryRefused, Profiled, ExplicitKv, OutOfMemory)
         return self._first("total", "device total", *sources)
 
     @property
@@ -220,7 +237,7 @@ class WorkerReading:
     @property
     def non_torch(self) -> Value:
         """Memory outside torch's allocator; from 0.27 what is consumed beyond the weights."""
-        printed = self._first("non_torch", "non_torch", UsageSummary)
+        printed = self._first("non_torch", "non_torch", UsageSummary, Profiled)
         consumed = self._first("consumed", "consumed", UsageSummary)
         return printed | (consumed - self.weights).named("non_torch")
 
@@ -258,7 +275,7 @@ class WorkerReading:
         """
         peak = self._value(UsageSummary, "activation", "peak")
         if isinstance(peak, Unknown):
-            return self._first("activation", "activation", ProfileResult)
+            return self._profiled_activation()
         estimate = self._value(GraphPool, "estimated", "graph_estimate") | self._value(
             GraphEstimate, "estimate", "graph_estimate"
         )
@@ -285,6 +302,21 @@ class WorkerReading:
         why = "the printed peak may contain the graph estimate or not: neither sum closes"
         return Unknown(why=why, unit=GIB, name="activation")
 
+    def _profiled_activation(self) -> Value:
+        """As DEBUG logs and the former engine print it; in 0.6.4 the peak less the weights."""
+        printed = self._first("activation", "activation", ProfileResult, Profiled)
+        peak = self._value(Profiled, "peak", "peak_torch_memory")
+        return printed | (peak - self.weights).named("activation")
+
+    @property
+    def former_left(self) -> Value:
+        """total · utilisation − weights − non-torch − activation, as the former engine prints them
+        (worker/worker.py of 0.6.6:177)."""
+        left = self._value(Profiled, "requested", "requested")
+        for field in ("weights", "non_torch", "activation"):
+            left = left - self._value(Profiled, field, field)
+        return left
+
     def facts(self, eager: Known | None, applied: bool) -> RankFacts:
         graphs = self.graphs(eager)
         memory = {
@@ -301,13 +333,18 @@ class WorkerReading:
             label=self.label,
             memory=memory,
             parts=tuple(self._parts(graphs)),
-            timeline=(Checkpoint(stage=Stage.STARTUP, role=Role.TARGET, free=free),)
-            if isinstance(free, Known)
-            else (),
+            timeline=tuple(self._timeline(free)),
             inside={Category.STATE_POOL: Category.KV_POOL},
             notes={Category.KV_POOL: "the budget: whole blocks are made of it"},
             device_total=self.total,
         )
+
+    def _timeline(self, free: Value) -> Iterable[Checkpoint]:
+        """Free memory at the start, and in DEBUG logs after weights and profiling."""
+        after = self._value(FreeAfter, "free", "free[after_weights]")
+        for stage, reading in ((Stage.STARTUP, free), (Stage.AFTER_WEIGHTS, after)):
+            if isinstance(reading, Known):
+                yield Checkpoint(stage=stage, role=Role.TARGET, free=reading)
 
     def _parts(self, graphs: Value) -> Iterable[Part]:
         pieces: Sequence[tuple[Category, str, Value]] = (

@@ -13,8 +13,18 @@ from capacity_vllm.args import (
     NonDefaultArgs,
     Settings,
 )
-from capacity_vllm.failures import ContextExceedsPool, EngineDied, FreeMemoryRefused, NoKvMemory
+from capacity_vllm.blocks import GpuBlocks
+from capacity_vllm.failures import (
+    ContextExceedsPool,
+    EngineDied,
+    FreeMemoryRefused,
+    HostMemoryRefused,
+    NoKvMemory,
+    StateSlotsExceeded,
+    WarmUpOutOfMemory,
+)
 from capacity_vllm.limits import EngineReady, SleepMode
+from capacity_vllm.load import Preempted, Stats
 from capacity_vllm.pools import (
     KvBudget,
     KvSize,
@@ -28,13 +38,14 @@ from capacity_vllm.ranks import (
 )
 from capacity_vllm.weights import WeightsLoaded
 
-_FATAL = (NoKvMemory, ContextExceedsPool, FreeMemoryRefused, EngineDied)
+REFUSED = (FreeMemoryRefused, HostMemoryRefused, WarmUpOutOfMemory, StateSlotsExceeded)
+_FATAL = (NoKvMemory, ContextExceedsPool, *REFUSED, EngineDied)
 
 
-SIZED = (KvSize, MaxConcurrency)
+SIZED = (KvSize, MaxConcurrency, GpuBlocks)
 
 
-UP = (EngineReady, AcceptsRequests, SleepMode)
+UP = (EngineReady, AcceptsRequests, SleepMode, Stats, Preempted)
 
 
 PROGRESS = (*WORKER_EVENTS, *SIZED, *UP)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import attrs
 
 from capacity_core.api import NUMBER, Matcher, Sample
-from capacity_core.units import Bytes, Exact, ExactRatio, Gib
+from capacity_core.units import Bytes, Exact, ExactRatio, Gib, Ratio
 
 
 @attrs.frozen(kw_only=True)
@@ -14,8 +16,8 @@ class UsageSummary:
 
     Device free and total at start-up, utilisation and what it asks for, weights, activation peak,
     memory outside torch, graphs. From 0.27 `consumed` stands for weights and non-torch together.
-    `kv` is in use,
-    `kv_bytes` the same exactly.
+    `kv` is in use, `kv_bytes` the same exactly; `suggested` are the KV bytes that the engine says
+    would fill what was requested, `suggested_most` those that would fill the device.
     """
 
     free: Gib
@@ -29,6 +31,8 @@ class UsageSummary:
     graphs: Gib | None = None
     kv: Gib | None = None
     kv_bytes: Bytes | None = None
+    suggested: Bytes | None = None
+    suggested_most: Bytes | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -41,11 +45,35 @@ class ProfileResult:
 
 
 @attrs.frozen(kw_only=True)
+class Profiled:
+    """The former engine's whole account, before the KV cache is made; printed by every process.
+
+    In one line (0.6.4) or in two. `kv` is what is left for KV; `peak` holds weights and activation.
+    """
+
+    total: Gib | None = None
+    utilization: Ratio | None = None
+    requested: Gib | None = None
+    weights: Gib | None = None
+    non_torch: Gib | None = None
+    activation: Gib | None = None
+    peak: Gib | None = None
+    kv: Gib | None = None
+
+
+@attrs.frozen(kw_only=True)
 class InitialFree:
     """Free memory when the worker started (DEBUG)."""
 
     free: Gib
     requested: Gib | None = None
+
+
+@attrs.frozen(kw_only=True)
+class FreeAfter:
+    """Free memory after profiling (DEBUG): weights are loaded, no KV cache yet."""
+
+    free: Gib
 
 
 _HEAD = (
@@ -59,6 +87,10 @@ _WEIGHTS = (
     rf"(?P<non_torch>{NUMBER}) GiB for non-torch memory, and (?P<graphs>{NUMBER}) GiB for "
     rf"CUDAGraph memory\."
 )
+_SUGGESTED = (
+    r"(?:[^\n]{0,120}?--kv-cache-memory=(?P<suggested>\d+)`?[^\n]{0,120}?"
+    r"--kv-cache-memory=(?P<suggested_most>\d+))?"
+)
 _ANCHOR = " GiB) on startup. Desired GPU memory utilization is ("
 
 USAGE_SUMMARY_BYTES = Matcher(
@@ -66,6 +98,7 @@ USAGE_SUMMARY_BYTES = Matcher(
     anchor=_ANCHOR,
     pattern=_HEAD
     + _WEIGHTS
+    + _SUGGESTED
     + r"[^\n]{0,400}?Current kv cache memory in use is (?P<kv_bytes>\d+) bytes",
     event=UsageSummary,
     means="The worker's whole account, KV in bytes.",
@@ -98,7 +131,9 @@ USAGE_SUMMARY = Matcher(
     anchor=_ANCHOR,
     pattern=_HEAD
     + _WEIGHTS
-    + rf"(?![^\n]{{0,400}}\d bytes)(?:[^\n]{{0,400}}?Current kv cache memory in use is "
+    + r"(?![^\n]{0,400}\d bytes)"
+    + _SUGGESTED
+    + rf"(?:[^\n]{{0,400}}?Current kv cache memory in use is "
     rf"(?P<kv>{NUMBER}) GiB)?",
     event=UsageSummary,
     means="The worker's whole account. In 0.18 the activation peak contains the graph estimate.",
@@ -135,8 +170,9 @@ USAGE_SUMMARY_CONSUMED = Matcher(
         rf"non-torch\), "
         rf"(?P<activation>{NUMBER}) GiB for peak activation, and (?P<graphs>{NUMBER}) GiB for "
         rf"CUDAGraph memory\."
-        rf"(?:[^\n]{{0,400}}?Current kv cache memory in use is (?P<kv>{NUMBER}) GiB)?"
-    ),
+    )
+    + _SUGGESTED
+    + rf"(?:[^\n]{{0,400}}?Current kv cache memory in use is (?P<kv>{NUMBER}) GiB)?",
     event=UsageSummary,
     means="The worker's account with weights and non-torch as one term; the activation peak holds "
     "the graph estimate.",
@@ -237,6 +273,94 @@ PROFILE_RESULT = Matcher(
     ),
 )
 
+PROFILED_BUDGET = Matcher(
+    name="vllm.profiled_budget",
+    anchor="the current vLLM instance can use total_gpu_memory (",
+    pattern=(
+        rf"can use total_gpu_memory \((?P<total>{NUMBER})GiB\) x gpu_memory_utilization "
+        rf"\((?P<utilization>{NUMBER})\) = (?P<requested>{NUMBER})GiB"
+    ),
+    event=Profiled,
+    means="Device total, utilisation in two decimals and what it asks for; the terms follow.",
+    seen_in="0.6.6.post1 … 0.10.2",
+    samples=(
+        Sample(
+            "the current vLLM instance can use total_gpu_memory (15.77GiB) x "
+            "gpu_memory_utilization (0.90) = 14.20GiB",
+            Profiled(total=Gib("15.77"), utilization=Decimal("0.90"), requested=Gib("14.20")),
+        ),
+    ),
+)
+
+PROFILED_TERMS = Matcher(
+    name="vllm.profiled_terms",
+    anchor="model weights take ",
+    pattern=(
+        rf"model weights take (?P<weights>{NUMBER})GiB; non_torch_memory takes "
+        rf"(?P<non_torch>{NUMBER})GiB; PyTorch activation peak memory takes "
+        rf"(?P<activation>{NUMBER})GiB; the rest of the memory reserved for KV Cache is "
+        rf"(?P<kv>{NUMBER})GiB"
+    ),
+    event=Profiled,
+    means="The terms of a process's account.",
+    seen_in="0.6.6.post1 … 0.10.2",
+    samples=(
+        Sample(
+            "model weights take 7.51GiB; non_torch_memory takes 0.39GiB; PyTorch activation peak "
+            "memory takes 2.53GiB; the rest of the memory reserved for KV Cache is 3.76GiB.",
+            Profiled(
+                weights=Gib("7.51"),
+                non_torch=Gib("0.39"),
+                activation=Gib("2.53"),
+                kv=Gib("3.76"),
+            ),
+        ),
+    ),
+)
+
+PROFILED_ONE_LINE = Matcher(
+    name="vllm.profiled_one_line",
+    anchor="Memory profiling results: total_gpu_memory=",
+    pattern=(
+        rf"total_gpu_memory=(?P<total>{NUMBER})GiB initial_memory_usage={NUMBER}GiB "
+        rf"peak_torch_memory=(?P<peak>{NUMBER})GiB memory_usage_post_profile={NUMBER}GiB "
+        rf"non_torch_memory=(?P<non_torch>{NUMBER})GiB kv_cache_size=(?P<kv>{NUMBER})GiB "
+        rf"gpu_memory_utilization=(?P<utilization>{NUMBER})"
+    ),
+    event=Profiled,
+    means="The same in one line; other processes' memory is in non_torch_memory.",
+    seen_in="0.6.4.post1 … 0.6.5",
+    samples=(
+        Sample(
+            "Memory profiling results: total_gpu_memory=23.58GiB initial_memory_usage=16.06GiB "
+            "peak_torch_memory=17.06GiB memory_usage_post_profile=16.31GiB non_torch_memory=0.35"
+            "GiB kv_cache_size=3.81GiB gpu_memory_utilization=0.90",
+            Profiled(
+                total=Gib("23.58"),
+                peak=Gib("17.06"),
+                non_torch=Gib("0.35"),
+                kv=Gib("3.81"),
+                utilization=Decimal("0.90"),
+            ),
+        ),
+    ),
+)
+
+FREE_AFTER = Matcher(
+    name="vllm.free_after_profiling",
+    anchor="Free memory after profiling: ",
+    pattern=rf"Free memory after profiling: (?P<free>{NUMBER}) GiB \(total\), {NUMBER} GiB",
+    event=FreeAfter,
+    means="Free device memory when profiling ended (DEBUG).",
+    seen_in="0.10.1.1 … 0.33.0",
+    samples=(
+        Sample(
+            "Free memory after profiling: 60.50 GiB (total), 53.20 GiB (within requested)",
+            FreeAfter(free=Gib("60.50")),
+        ),
+    ),
+)
+
 INITIAL_FREE = Matcher(
     name="vllm.initial_free",
     anchor="Initial free memory: ",
@@ -268,5 +392,9 @@ MATCHERS = (
     USAGE_SUMMARY_PLATFORM,
     USAGE_SUMMARY_CUT,
     PROFILE_RESULT,
+    PROFILED_BUDGET,
+    PROFILED_TERMS,
+    PROFILED_ONE_LINE,
+    FREE_AFTER,
     INITIAL_FREE,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.api import Matcher, Sample
+from capacity_core.api import NUMBER, Matcher, Sample
 from capacity_core.units import Gib
 
 
@@ -15,6 +15,33 @@ class WeightsLoaded:
 
     used: Gib
 
+
+@attrs.frozen(kw_only=True)
+class WeightsRead:
+    """One worker has read its weights; what they take is not said here."""
+
+
+WEIGHTS_READ = Matcher(
+    name="vllm.weights_read",
+    anchor="Loading weights took ",
+    pattern=rf"Loading weights took {NUMBER} seconds",
+    event=WeightsRead,
+    means="Weights are read; without a figure of memory.",
+    samples=(Sample("Loading weights took 2.48 seconds", WeightsRead()),),
+)
+
+MODEL_WEIGHTS_TOOK = Matcher(
+    name="vllm.model_weights_took",
+    anchor="Loading model weights took ",
+    pattern=rf"Loading model weights took (?P<used>{NUMBER}) Gi?B",
+    event=WeightsLoaded,
+    means='The weights of one process of the former engine; "GB" is 2^30 bytes.',
+    seen_in="0.4.2 … 0.9.2",
+    samples=(
+        Sample("Loading model weights took 13.9476 GB", WeightsLoaded(used=Gib("13.9476"))),
+        Sample("Loading model weights took 13.9476 GiB", WeightsLoaded(used=Gib("13.9476"))),
+    ),
+)
 
 WEIGHTS_TOOK_GB = Matcher(
     name="vllm.weights_took_gb",
@@ -91,6 +118,8 @@ WEIGHTS_TOOK_RUNNER = Matcher(
 )
 
 MATCHERS = (
+    WEIGHTS_READ,
+    MODEL_WEIGHTS_TOOK,
     WEIGHTS_TOOK_GB,
     WEIGHTS_TOOK,
     WEIGHTS_TOOK_MEMORY,
