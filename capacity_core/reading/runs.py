@@ -23,7 +23,7 @@ def split(
     owners = {event: extractor for extractor in extractors for event in extractor.events}
     current: dict[str, Run] = {}
     latest: Run | None = None
-    for sighting in sightings:
+    for sighting in _said_once(sightings):
         extractor = owners.get(type(sighting.event))
         if extractor is None:
             if latest is not None and isinstance(sighting.event, NEUTRAL):
@@ -39,6 +39,31 @@ def split(
         run.add(sighting)
         latest = run
     yield from current.values()
+
+
+def _said_once(sightings: Iterable[Sighting[object]]) -> Iterator[Sighting[object]]:
+    """Without the copy of a line that two streams were written to one file with."""
+    before: Sighting[object] | None = None
+    for sighting in sightings:
+        if before is None or not _is_copy(sighting, before):
+            yield sighting
+        before = sighting
+
+
+def _is_copy(sighting: Sighting[object], before: Sighting[object]) -> bool:
+    """Whether the same words, time stamp and all, stand in the line just above."""
+    same = (sighting.matcher, sighting.speaker, sighting.text, sighting.event) == (
+        before.matcher,
+        before.speaker,
+        before.text,
+        before.event,
+    )
+    return same and line_number(sighting.line) == line_number(before.line) + 1
+
+
+def line_number(line: str) -> int:
+    """The number in a line's id, such as 15 of `log0:15`."""
+    return int(line.rpartition(":")[2])
 
 
 def _starts(

@@ -2,8 +2,9 @@
 where needed.
 
 Two roads, one interface. Plain text is handed on as it is: colour codes and wrappers do not stand
-inside the words that the scanner looks for. JSON lines, and chunks with colours at words, are
-cleaned. Either way a physical line stays one line, so that line numbers are those of the file.
+inside the words that the scanner looks for. Records, quotes and wrapped lines, and chunks with
+colours at words, are cleaned (see `cleaning`). Either way a physical line stays one line, so that
+line numbers are those of the file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
-import json
 import os
 import re
 import sys
@@ -21,6 +21,7 @@ from io import RawIOBase
 from typing import BinaryIO
 
 from capacity_core.errors import UnusableInput
+from capacity_core.reading.cleaning import ANSI, cleaned, road_for
 
 CHUNK = 256 * 1024
 """Bytes of one read. Fresh `bytes` of this size are read fastest; a reused bytearray is not."""
@@ -28,12 +29,10 @@ CHUNK = 256 * 1024
 SMALL = 4 * 1024 * 1024
 """Up to this size a log is kept, so that it can be read again through the cleaning road."""
 
-_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Engines colour prefixes, which hides nothing; viewers colour words, and with them anchors.
 _COLOUR_AT_WORD = re.compile(rb"\w\x1b\[[0-9;]*[mK]|\x1b\[[0-9;]*[mK]\w")
 _CODE_LENGTH = 16
 _CODES_IN_A_ROW = 32
-_MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "text")
 
 
 class Source:
@@ -67,12 +66,14 @@ class Source:
             self._file.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """The log's text as UTF-8: raw, but for JSON lines and for chunks with colours at words."""
+        """The log's text as UTF-8: raw, but where a wrapper hides words."""
         text = self._text()
-        first = next(text, b"")
-        if _is_json_lines(first):
+        whole = self.whole_in_head and not self._gzipped
+        first = b"".join(text) if whole else next(text, b"")
+        road = road_for(first, whole=whole)
+        if road is not None:
             self.seekable = False
-            yield from _cleaned(_chain(first, text))
+            yield from road(_chain(first, text))
             return
         before = tail = b""
         for chunk in _chain(first, text):
@@ -82,7 +83,7 @@ class Source:
             last = data[-1:]
             if b"\x1b" in data and _COLOUR_AT_WORD.search(before + data):
                 self.seekable = False  # from here on offsets are not those of the file
-                data = _ANSI.sub(b"", data)
+                data = ANSI.sub(b"", data)
             before = last or before
             yield data
         yield tail
@@ -90,7 +91,7 @@ class Source:
     def cleaned_chunks(self) -> Iterator[bytes]:
         """The same text once more through the cleaning road, if it is `whole_in_head`."""
         self.seekable = False
-        return _cleaned(self._text())
+        return cleaned(self._text())
 
     def newlines(self, start: int, end: int) -> int:
         """How many lines end in the bytes [start, end) of a seekable source."""
@@ -170,7 +171,13 @@ def _open(path: str) -> RawIOBase | BinaryIO:
 def _encoding(head: bytes) -> str | None:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    return None
+    # Without its mark: of ASCII text every second byte is nothing.
+    sample = head[:8192]
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    mostly = len(sample) // 2 * 0.7
+    if odd > mostly and not even:
+        return "utf-16-le"
+    return "utf-16-be" if even > mostly and not odd else None
 
 
 def _recoded(raw: Iterator[bytes], encoding: str) -> Iterator[bytes]:
@@ -210,60 +217,13 @@ def _last_code(data: bytes) -> int:
     at = data.rfind(b"\x1b", max(0, len(data) - _CODE_LENGTH))
     if at < 0:
         return len(data)
-    code = _ANSI.match(data, at)
+    code = ANSI.match(data, at)
     if code is not None and code.end() < len(data):
         return len(data)
     for _ in range(_CODES_IN_A_ROW):
         earlier = data.rfind(b"\x1b", max(0, at - _CODE_LENGTH), at)
-        code = _ANSI.match(data, earlier) if earlier >= 0 else None
+        code = ANSI.match(data, earlier) if earlier >= 0 else None
         if code is None or code.end() != at:
             break
         at = earlier
     return at
-
-
-def _is_json_lines(beginning: bytes) -> bool:
-    """Whether a log's first line is a JSON record with a message, as container run-times write."""
-    return _message_of(beginning.lstrip().split(b"\n", 1)[0]) is not None
-
-
-def _cleaned(text: Iterator[bytes]) -> Iterator[bytes]:
-    tail = b""
-    for chunk in text:
-        data = tail + chunk
-        end = data.rfind(b"\n") + 1
-        if not end and len(data) < SMALL:
-            tail = data
-            continue
-        end = end or len(data)
-        yield b"\n".join(_clean_line(line) for line in data[:end].split(b"\n"))
-        tail = data[end:]
-    if tail:
-        yield _clean_line(tail)
-
-
-def _clean_line(line: bytes) -> bytes:
-    message = _message_of(line)
-    # A message of several lines stays on its one physical line: `\r` parts messages, not line
-    # numbers.
-    plain = line
-    if message is not None:
-        plain = message.rstrip("\r\n").replace("\n", "\r").encode("utf-8", "replace")
-    return _ANSI.sub(b"", plain)
-
-
-def _message_of(line: bytes) -> str | None:
-    if not line.startswith(b"{"):
-        return None
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict):
-        return None
-    message = next((record[k] for k in _MESSAGE_KEYS if isinstance(record.get(k), str)), None)
-    process = record.get("processName")
-    if isinstance(message, str) and isinstance(process, str):
-        # The logging module's own names: here alone such a record says who speaks.
-        return f"({process} pid={record.get('process')}) {message}"
-    return message

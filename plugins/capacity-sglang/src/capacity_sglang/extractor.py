@@ -148,13 +148,13 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
     """
     sightings: list[Sighting[Any]] = run.of(*RANK_EVENTS)
     ranked = any(s.speaker.label for s in sightings)
-    up = next((s.line for s in run.of(ServerUp)), None)
+    up = next(iter(run.of(ServerUp)), None)
     by_rank: dict[RankId, list[Sighting[Any]]] = {}
     labels: dict[RankId, str] = {}
     above: Sighting[Any] | None = None
     serving = False
     for sighting in run:
-        serving = serving or sighting.line == up
+        serving = serving or sighting is up
         if not isinstance(sighting.event, RANK_EVENTS):
             continue
         if serving and isinstance(sighting.event, CaptureBegin | CaptureEnd):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from capacity_core.api.extractors import Sighting
 from capacity_core.api.ledger import Category, Part, RankFacts, Role, Stage, sum_of
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, known, total
@@ -199,11 +197,7 @@ def _draft_weights_first(reading: RankReading) -> bool:
     """Whether the draft's weights were loaded before the target's pool (0.5.14 and later)."""
     drafts = [load.end for load in reading.loads if load.role is Role.DRAFT and load.end]
     ready = reading.groups[0].ready if reading.groups else None
-    return bool(drafts and ready and _line_number(drafts[0]) < _line_number(ready))
-
-
-def _line_number(sighting: Sighting[Any]) -> int:
-    return int(sighting.line.rpartition(":")[2])
+    return bool(drafts and ready and reading.order_of(drafts[0]) < reading.order_of(ready))
 
 
 def _state_parts(reading: RankReading) -> Iterator[Part]:

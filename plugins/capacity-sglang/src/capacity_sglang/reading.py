@@ -158,14 +158,18 @@ class RankReading:
         self.skipped: Sighting[PoolSkipped] | None = None
         self.unified: Sighting[UnifiedPool] | None = None
         self.host: list[Sighting[HostPoolAllocated]] = []
-        self._order: dict[str, int] = {}
+        self._order: dict[int, int] = {}
         self.begins: list[Capture] = []
         self.ends: list[Capture] = []
         self.limits: Sighting[Limits] | None = None
         self._past_pools = False
         for number, sighting in enumerate(sightings):
-            self._order.setdefault(sighting.line, number)
+            self._order[id(sighting)] = number
             self._take(sighting)
+
+    def order_of(self, sighting: Sighting[Any]) -> int:
+        """At which place a sighting of this rank came: several may stand in one physical line."""
+        return self._order[id(sighting)]
 
     def _take(self, sighting: Sighting[Any]) -> None:
         event = sighting.event
@@ -313,7 +317,7 @@ class RankReading:
     def timeline(self) -> tuple[Checkpoint, ...]:
         """Every reading of free memory that a stage stands for, in the order of the log."""
         found = [
-            (self._order[sighting.line], stage, role)
+            (self.order_of(sighting), stage, role)
             for stage in Stage
             for role in Role
             if (sighting := self._checkpoint(stage, role)) is not None
