@@ -9,7 +9,7 @@ EDITABLE = -e . $(foreach plugin,$(PLUGINS),-e plugins/$(plugin))
 SOURCES = capacity_core $(foreach plugin,$(PLUGINS),plugins/$(plugin)/src)
 EXAMPLES = references/examples
 
-.PHONY: demo install test check format lint types imports references goldens bench clean
+.PHONY: demo install test check format lint types imports references goldens bench drift clean
 
 demo: install
 	$(BIN)/capacity analyze $(EXAMPLES)/sglang.log --smi $(EXAMPLES)/smi.txt --config $(EXAMPLES)/config.json
@@ -41,6 +41,11 @@ references: $(VENV)/.installed-dev
 # Not in the default run: makes a 200 MB log in a temporary folder and measures scanning it.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tests/benchmarks/bench.py
+
+# Not in the default run: downloads releases of the engines, and shows that every message about memory
+# in their source is recognised or excused. CAPACITY_DRIFT_CACHE=FOLDER keeps what was downloaded.
+drift: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m network tests/drift
 
 # One `pip install` of all distributions at once, so that none is looked for elsewhere.
 $(VENV)/.installed: setup.cfg pyproject.toml $(foreach plugin,$(PLUGINS),plugins/$(plugin)/setup.cfg) | $(BIN)/python

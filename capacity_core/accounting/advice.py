@@ -31,7 +31,8 @@ def advise(ledger: Ledger, concurrency: Concurrency, layout: LayoutRow | None) -
 def _raise_request_limit(ledger: Ledger, concurrency: Concurrency) -> Iterator[Advice]:
     flag = ledger.levers.request_limit_flag
     bound = [row for row in concurrency.rows if row.bound_by == "requests"]
-    if flag is None or not bound:
+    # Where states are slots, the limit may be what they allow: the flag would change nothing.
+    if flag is None or not bound or any(w.state_slots is not None for w in ledger.workers):
         return
     row = bound[-1]
     fits, limit = row.token_limit, row.request_limit
@@ -90,12 +91,14 @@ def _raise_fraction(ledger: Ledger) -> Iterator[Advice]:
 
 
 def _least_free_at_ready(ledger: Ledger) -> Known | None:
-    said = [rank.free(Stage.READY) for rank in ledger.ranks]
-    value: Value | None = (
-        least([v for v in said if isinstance(v, Known)])
-        if any(isinstance(v, Known) for v in said)
-        else None
-    )
+    """The least free memory of all ranks that print it; None while one of a scheduler's stages
+    prints none."""
+    said = [(rank.id, rank.free(Stage.READY)) for rank in ledger.ranks]
+    stages = {(rank.id.dp, rank.id.pp) for rank in ledger.ranks}
+    told = {(rank.dp, rank.pp) for rank, free in said if isinstance(free, Known)}
+    if not told or told != stages:
+        return None
+    value = least([free for _, free in said if isinstance(free, Known)])
     return value if isinstance(value, Known) else None
 
 

@@ -168,7 +168,11 @@ def _most_for_shorter(
     whole number. Without any idea of the block there is no bound.
     """
     tokens = worker.tokens
-    if not kv.blocks or not isinstance(context, Known) or not isinstance(tokens, Known):
+    if (
+        not (kv.blocks and kv.share_bounds)
+        or not isinstance(context, Known)
+        or not isinstance(tokens, Known)
+    ):
         return None
     longest = int(context.number)
     share = max(Decimal(-(-longest // block)) / -(-length // block) for block in kv.blocks)

@@ -86,7 +86,7 @@ def _tokens_known(worker: WorkerFacts) -> tuple[bool, bool, Decimal]:
 
 def _least_of(sizes: Sequence[Value], why: str) -> Value:
     """What every worker has; at most the least one shown while others show none."""
-    if any(isinstance(size, Known) for size in sizes):
+    if any(size.interval[1] is not None for size in sizes if size.unit is not None):
         return least(sizes)
     return Unknown(why=why, unit=GIB)
 

@@ -64,7 +64,8 @@ class Sighting(Generic[Event_co]):
 
 
 class Run:
-    """One start of one server: its sightings in the order of the log.
+    """One start of one server: its sightings in the order of the log; `interleaved` when lines of
+    another server of the framework stand between them.
 
     Memory is bounded whatever a log repeats: of each matcher and speaker the first and the last
     `KEPT_PER_SPEAKER` / 2 sightings are kept, and of the others those with the largest numbers;
@@ -76,6 +77,8 @@ class Run:
         self.first = ""
         self.last = ""
         self.inputs: list[str] = []
+        self.interleaved = False
+        self.processes: set[tuple[int, str | None]] = set()
         self.omitted: dict[str, int] = defaultdict(int)
         self.clashes: list[tuple[str, str, str]] = []
         self._kept: dict[int, Sighting[Any]] = {}
@@ -92,6 +95,8 @@ class Run:
         self._next += 1
         self.first = self.first or sighting.line
         self.last = sighting.line
+        if sighting.speaker.pid is not None:
+            self.processes.add((sighting.speaker.pid, sighting.speaker.node))
         name = sighting.line.partition(":")[0]
         if name not in self.inputs:
             self.inputs.append(name)

@@ -10,7 +10,7 @@ from enum import Enum
 import attrs
 
 from capacity_core.units import GIB, RATIO, REQUESTS, TOKENS, TOKENS_PER_SECOND
-from capacity_core.values import Known, Unknown, Value, total
+from capacity_core.values import Unknown, Value, least, total
 
 
 class Stage(str, Enum):
@@ -106,13 +106,14 @@ class Finding:
 @attrs.frozen(kw_only=True)
 class Part:
     """A piece behind a category of one rank: one model's weights, one pool, one graph capture
-    (GiB)."""
+    (GiB). `since` is the first stage that it is held at, where that is not its category's own."""
 
     category: Category
     role: Role
     label: str
     size: Value
     tokens: Value | None = None
+    since: Stage | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -205,15 +206,17 @@ class Reported:
 
 
 def least_reported(statements: Iterable[Reported | None]) -> Reported | None:
-    """The statement with the smallest concurrency: what holds for all of them."""
-    low: Reported | None = None
-    least_so_far: Decimal | None = None
-    for said in statements:
-        if said is None or not isinstance(said.value, Known):
-            continue
-        if least_so_far is None or said.value.number < least_so_far:
-            low, least_so_far = said, said.value.number
-    return low
+    """The statement with the smallest concurrency: what holds for all of them, and a bound while
+    one of them is missing."""
+    given = list(statements)
+    said = [statement for statement in given if statement is not None]
+    if not said:
+        return None
+    missing = Unknown(why="not every statement of the engine is in the log", unit=RATIO)
+    values = [statement.value for statement in said]
+    value = least(values if len(said) == len(given) else [*values, missing])
+    low = min(said, key=lambda statement: statement.value.interval[1] or Decimal("inf"))
+    return low if value == low.value else attrs.evolve(low, value=value)
 
 
 @attrs.frozen(kw_only=True)
@@ -249,13 +252,15 @@ class KvFacts:
     """What the log says of the KV cache as a whole.
 
     `blocks` are the block sizes (tokens) that the cache may be made of, on which the bound of a
-    shorter request rests: one when it is printed, none when nothing limits it. `unusable` is
-    what the pool counts but no request can have (tokens).
+    shorter request rests: one when it is printed, none when nothing limits it. `share_bounds` says
+    whether a shorter request surely costs its share of the longest one's. `unusable` is what the
+    pool counts but no request can have (tokens).
     """
 
     token_use: TokenUse = TokenUse.ANY_LENGTH
     token_use_why: str = ""
     blocks: tuple[int, ...] = ()
+    share_bounds: bool = True
     unusable: Value | None = None
     bytes_per_token: Value = _UNSAID
     bytes_per_full_token: Value = _UNSAID

@@ -18,7 +18,8 @@ _DIGITS = {"dp": 5, "pp": 5, "tp": 5, "rank": 5, "pid": 10}
 class Speaker:
     """Who printed a message, as far as printed: parallel ranks, global rank, node, process.
 
-    A coordinate that is not printed is None: what that covers is the extractor's to decide.
+    A coordinate that is not printed is None: what that covers is the extractor's to decide. `ranks`
+    are all ranks in the words of the line, those too that are no coordinate here.
     """
 
     dp: int | None = None
@@ -28,6 +29,7 @@ class Speaker:
     node: str | None = None
     pid: int | None = None
     role: str | None = None
+    ranks: str | None = None
 
     @property
     def label(self) -> str:
@@ -44,9 +46,8 @@ class Prefix:
     """One way in which a framework's log lines begin.
 
     `pattern`'s named groups are the speaker's coordinates: `dp`, `pp`, `tp`, `rank`, `pid` (whole
-    numbers),
-    `node` and `role` (text). The speaker of a message is the nearest prefix to its left in the same
-    line.
+    numbers), `node`, `role` and `ranks` (text). The speaker of a message is the nearest prefix to
+    its left in the same line.
     Every sample must match, from its first character on.
 
     Example::
@@ -70,7 +71,7 @@ class Prefix:
             regex = re.compile(self.pattern)
         except re.error as error:
             return [f"{self.name}: the pattern is no regular expression: {error}"]
-        foreign = set(regex.groupindex) - {*COORDINATES, "role"}
+        foreign = set(regex.groupindex) - {*COORDINATES, "role", "ranks"}
         found = [f"{self.name}: group {group!r} is no coordinate" for group in sorted(foreign)]
         found += [
             f"{self.name}: does not match its sample {s!r}"
@@ -87,4 +88,9 @@ class Prefix:
             for name, digits in _DIGITS.items()
             if (value := groups.get(name)) and value.isdecimal() and len(value) <= digits
         }
-        return Speaker(**numbers, node=groups.get("node"), role=groups.get("role"))
+        return Speaker(
+            **numbers,
+            node=groups.get("node"),
+            role=groups.get("role"),
+            ranks=groups.get("ranks"),
+        )

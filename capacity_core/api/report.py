@@ -158,14 +158,15 @@ class StepRow:
     """What happened to free memory between two readings of one rank (GiB).
 
     `change` is free before minus free after: below zero where memory came back. `explained` is what
-    lines say of `owner`'s part in it, `unattributed` the rest. The changes of all steps add up to
+    lines say of the `owners`' part in it, `unattributed` the rest.
+    The changes of all steps add up to
     the first reading minus the last one.
     """
 
     since: str
     until: str
     change: Value
-    owner: Category | None
+    owners: tuple[Category, ...]
     explained: Value
     unattributed: Value
 

@@ -33,7 +33,7 @@ _CRI = re.compile(rb"(?P<head>\S+T\S+ (?P<stream>stdout|stderr) )(?P<tag>[PF]) (
 def road_for(head: bytes, *, whole: bool) -> Road | None:
     """How to clean a log that begins like this; None when its text can be searched as it is.
 
-    `whole`: the head is the whole log, which is then small enough to be judged line by line.
+    `whole`: the log is small enough to be judged, and put together, line by line.
     """
     first = head.lstrip().split(b"\n", 1)[0]
     if _message_of(first) is not None or _CRI.match(first):
@@ -188,8 +188,9 @@ _NUMBER_GOES_ON = re.compile(rb"\d+(?:[,.]\d+)*(?:, | GB| GiB|x\s*$| tokens|\s*$
 def _is_wrapped(head: bytes) -> bool:
     lines = _measured(head)
     width = _width(lines)
-    if not 20 <= width <= _WIDEST:
-        return False
+    begun = sum(_BEGINS.match(line) is not None for line in lines)
+    if not 20 <= width <= _WIDEST or begun < 2:
+        return False  # without beginnings that are known, nothing tells a line from a rest
     full = [line for line in lines if len(line) == width]
     shapes = {re.sub(rb"\d+", b"0", line)[:60] for line in full}
     if len(full) >= 3 and len(shapes) >= 2:
@@ -244,7 +245,7 @@ def _unwrapped(text: Iterator[bytes]) -> Iterator[bytes]:
             home = at
             result.append(line)
         if len(line) == width and (at + 1 == len(lines) or _BEGINS.match(lines[at + 1])):
-            result[home] = re.sub(rb"[\d.,]+$", b"", result[home])
+            result[home] = re.sub(rb"(?<![\d.,])[\d.,]+$", b"", result[home])
     yield b"\n".join(result)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from capacity_core.api.extractors import Extractor, Run, Sighting
 from capacity_core.api.process import NEUTRAL
+
+OPEN_RUNS = 4
+"""How many starts of one framework may go on side by side in one log."""
 
 
 def split(
@@ -13,15 +17,16 @@ def split(
     extractors: Sequence[Extractor],
     blame: Callable[[str, str], None],
 ) -> Iterator[Run]:
-    """The runs of a log, each as soon as it has ended; the last ones in the order of their first
-    lines.
+    """The runs of a log in the order of their first lines, each once it can hold no more.
 
-    A log may interleave frameworks: each has its own current run. What any process prints goes to
-    the run whose line was seen last; an event that no extractor knows is left out. An extractor
-    that breaks is reported to `blame` by framework and reason, and starts no run.
+    A log may interleave frameworks, and servers of one framework whose lines name their process:
+    a process goes on in the run that it began in. What any process prints goes to the run whose
+    line was seen last; an event that no extractor knows is left out. An extractor that breaks is
+    reported to `blame` by framework and reason, and starts no run.
     """
     owners = {event: extractor for extractor in extractors for event in extractor.events}
-    current: dict[str, Run] = {}
+    runs: dict[str, list[Run]] = {}
+    order: list[Run] = []
     latest: Run | None = None
     for sighting in _said_once(sightings):
         extractor = owners.get(type(sighting.event))
@@ -29,16 +34,41 @@ def split(
             if latest is not None and isinstance(sighting.event, NEUTRAL):
                 latest.add(sighting)
             continue
-        run = current.get(extractor.framework)
-        if run is not None and _starts(extractor, run, sighting, blame):
-            yield run
-            run = None
+        mine = runs.setdefault(extractor.framework, [])
+        run = _run_of(extractor, mine, sighting, blame)
         if run is None:
-            current.pop(extractor.framework, None)  # a newer run takes its place behind the others
-            run = current[extractor.framework] = Run(extractor.framework)
+            run = Run(extractor.framework)
+            mine.append(run)
+            order.append(run)
+            if len(mine) > OPEN_RUNS:
+                done = mine.pop(0)
+                order.remove(done)
+                yield done
         run.add(sighting)
         latest = run
-    yield from current.values()
+    yield from order
+
+
+def _run_of(
+    extractor: Extractor,
+    runs: Sequence[Run],
+    sighting: Sighting[object],
+    blame: Callable[[str, str], None],
+) -> Run | None:
+    """The run that a sighting belongs to: the newest one, or an older one of its process; None
+    when it starts another."""
+    if not runs:
+        return None
+    process = (sighting.speaker.pid, sighting.speaker.node)
+    if process not in runs[-1].processes:
+        for run in reversed(runs[:-1]):
+            if process in run.processes and not _starts(extractor, run, sighting, blame):
+                run.interleaved = runs[-1].interleaved = True
+                return run
+    return None if _starts(extractor, runs[-1], sighting, blame) else runs[-1]
+
+
+_TIME = re.compile(r"\d\d:\d\d:\d\d")
 
 
 def _said_once(sightings: Iterable[Sighting[object]]) -> Iterator[Sighting[object]]:
@@ -51,14 +81,15 @@ def _said_once(sightings: Iterable[Sighting[object]]) -> Iterator[Sighting[objec
 
 
 def _is_copy(sighting: Sighting[object], before: Sighting[object]) -> bool:
-    """Whether the same words, time stamp and all, stand in the line just above."""
+    """Whether the same words, with a time stamp, stand in the line just above."""
     same = (sighting.matcher, sighting.speaker, sighting.text, sighting.event) == (
         before.matcher,
         before.speaker,
         before.text,
         before.event,
     )
-    return same and line_number(sighting.line) == line_number(before.line) + 1
+    stamped = _TIME.search(sighting.text) is not None
+    return same and stamped and line_number(sighting.line) == line_number(before.line) + 1
 
 
 def line_number(line: str) -> int:

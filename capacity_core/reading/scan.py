@@ -26,7 +26,7 @@ TEXT_KEPT = 300
 CLASHES_KEPT = 20
 
 # The last digits of an input that ends inside a line may be missing: such a number is not read.
-_CUT_NUMBER = re.compile(r"[\d.,]+$")
+_CUT_NUMBER = re.compile(r"(?<![\d.,])[\d.,]+$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -143,7 +143,7 @@ class Scanner:
         Of overlapping ones the first by name is taken; the clash is kept with the id `line`.
         """
         anchors = self._engine.anchors(text.encode())
-        matchers = [matcher for anchor in anchors for matcher in self._by_anchor[anchor]]
+        matchers = [m for anchor in anchors for m in self._by_anchor.get(anchor, ())]
         matchers += [matcher for matcher in self._run_time if matcher.anchor in text]
         found: list[tuple[int, int, Matcher, object]] = []
         offset = 0

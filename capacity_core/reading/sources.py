@@ -69,7 +69,7 @@ class Source:
         """The log's text as UTF-8: raw, but where a wrapper hides words."""
         text = self._text()
         whole = self.whole_in_head and not self._gzipped
-        first = b"".join(text) if whole else next(text, b"")
+        first = next(text, b"")
         road = road_for(first, whole=whole)
         if road is not None:
             self.seekable = False

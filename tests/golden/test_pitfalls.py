@@ -1242,10 +1242,9 @@ def test_row_33_hybrid_tokens_from_021_hold_at_the_longest_length_only(tmp_path:
         limit = row_of(report, length)["token_limit"]
         assert limit["value"] is None
         assert limit["why"]
-        assert BLOCKS // blocks_of(length) <= limit["at_most"] <= tokens // length
-        concurrent = row_of(report, length)["max_concurrent"]
-        assert concurrent["value"] is None
-        assert BLOCKS // blocks_of(length) <= concurrent["at_most"] <= tokens // length
+        # Windows, which nothing excludes before 0.30, leave no bound below every count.
+        assert "at_most" not in limit
+        assert row_of(report, length)["max_concurrent"]["value"] is None
 
 
 def test_row_33_the_one_line_form_of_028_is_no_other(tmp_path: Path) -> None:
@@ -1260,7 +1259,7 @@ def test_row_33_the_one_line_form_of_028_is_no_other(tmp_path: Path) -> None:
     assert row_of(report, LONGEST)["token_limit"]["value"] == 33
     limit = row_of(report, 8192)["token_limit"]
     assert limit["value"] is None
-    assert BLOCKS // blocks_of(8192) <= limit["at_most"] <= tokens // 8192
+    assert limit["why"]
 
 
 def test_row_33_hybrid_tokens_up_to_020_are_no_bound_at_all(tmp_path: Path) -> None:

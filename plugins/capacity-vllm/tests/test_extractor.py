@@ -508,7 +508,7 @@ def test_derived_tokens_hold_at_the_longest_length_alone(tmp_path: Path, version
     assert token_limit(report, 8192)["value"] == 39
     shorter = token_limit(report, 1000)
     assert shorter["value"] is None
-    assert shorter["at_most"] >= (40 * 512 - 1) // 63
+    assert "at_most" not in shorter  # windows, which nothing excludes, cost less while decoding
     assert report["kv_pool"]["bytes_per_token"]["value"] is None
 
 
@@ -518,7 +518,7 @@ def test_a_build_of_no_release_may_derive_its_tokens(tmp_path: Path, version: st
     lines = [asked(block_size=16), configured(version), *plain_pool(23_193)]
     limit = token_limit(report_on(tmp_path, lines), 4096)
     assert limit["value"] is None
-    assert limit["at_most"] >= 23_192 // 256
+    assert limit["why"]
 
 
 @pytest.mark.parametrize("device", ["GPU", "XPU", "CPU", "GPU + host"])
@@ -722,12 +722,20 @@ def test_the_equation_that_closes_says_what_the_peak_holds(
     assert activation is not None or "neither" in peak["why"]
 
 
-@pytest.mark.parametrize("words", [NOT_APPLIED, READY], ids=["disabled", "not said"])
-def test_an_estimate_that_was_not_applied_is_not_in_the_peak(tmp_path: Path, words: str) -> None:
+def test_an_estimate_that_was_not_applied_is_not_in_the_peak(tmp_path: Path) -> None:
     """71.19 − 14.24 − 0.06 − 1.45 = 55.44 closes as well, but nothing came off the budget."""
     usage = separate("14.24", "1.45", "0.06", "0.95")
-    lines = [ESTIMATE, words, budget("55.44"), summary(usage, "55.44 GiB")]
+    lines = [ESTIMATE, NOT_APPLIED, budget("55.44"), summary(usage, "55.44 GiB")]
     assert only(report_on(tmp_path, lines), "activation")["value"] == 1.45
+
+
+def test_an_estimate_of_which_nobody_says_whether_it_was_applied(tmp_path: Path) -> None:
+    """With both lines gone the peak is 1.45, or that less the estimate."""
+    usage = separate("14.24", "1.45", "0.06", "0.95")
+    lines = [ESTIMATE, READY, budget("55.44"), summary(usage, "55.44 GiB")]
+    activation = only(report_on(tmp_path, lines), "activation")
+    assert activation["value"] is None
+    assert activation["at_most"] == pytest.approx(1.455)
 
 
 def test_without_a_summary_the_debug_line_has_the_peak(tmp_path: Path) -> None:

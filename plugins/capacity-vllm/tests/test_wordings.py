@@ -21,7 +21,7 @@ PLUGINS = Path(__file__).parents[2]
 PAGE = PLUGINS.parent / "references" / "log-patterns.md"
 SECTION = "## What is not read, and why"
 
-ANY_ERROR = ("process.raised_error", "process.traceback")
+ANY_ERROR = ("process.raised_error", "process.raised_exception", "process.traceback")
 """Matchers that read every error, whatever it says: that is no knowledge of a message."""
 
 MATCHERS = tuple(

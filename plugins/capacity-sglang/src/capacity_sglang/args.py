@@ -10,7 +10,7 @@ from capacity_core.api import Arguments, Matcher, Sample
 from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Sighting
 from capacity_core.api.ledger import Parallel
-from capacity_core.units import COUNT, Unit
+from capacity_core.units import COUNT, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known, text
 
 
@@ -25,10 +25,13 @@ class ServerArgs:
 # A line of 4 to 12 kB, in builds with many fields more; it may be wrapped or cut.
 _WINDOW = 65536
 
+# Another rank's line may come between: such long lines are not written in one piece.
+_TO_NEXT_LINE = r"(?:(?!\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d).)*"
+
 SERVER_ARGS_REPR = Matcher(
     name="sglang.server_args_repr",
     anchor="server_args=ServerArgs(",
-    pattern=r"server_args=ServerArgs\((?P<arguments>.*)",
+    pattern=rf"server_args=ServerArgs\((?P<arguments>{_TO_NEXT_LINE})",
     event=ServerArgs,
     means="Launch arguments as a dataclass repr, resolved.",
     seen_in="0.2.15 … 0.5.18",
@@ -44,7 +47,7 @@ SERVER_ARGS_REPR = Matcher(
 SERVER_ARGS_DICT = Matcher(
     name="sglang.server_args_dict",
     anchor="server_args={",
-    pattern=r"server_args=\{(?P<arguments>.*)",
+    pattern=rf"server_args=\{{(?P<arguments>{_TO_NEXT_LINE})",
     event=ServerArgs,
     means="Launch arguments as a dict, resolved.",
     seen_in="0.5.19 … 0.5.23",
@@ -91,7 +94,8 @@ class Settings:
         return int(value.number) if isinstance(value, Known) else None
 
     def _unknown(self, keys: tuple[str, ...], unit: Unit | None) -> Unknown:
-        why = f"server_args has no {keys[0]}" if self._line else "no server_args line"
+        whole = "" if self.arguments.complete else ", as far as printed,"
+        why = f"server_args{whole} has no {keys[0]}" if self._line else "no server_args line"
         if keys[0] in self.arguments:
             why = f"server_args says {keys[0]}={self.arguments[keys[0]][:40]}"
         return Unknown(why=why, unit=unit, evidence=self._line)
@@ -133,14 +137,20 @@ class Settings:
         count = max(1, tensor // data // context)
         return known(count, COUNT, Origin.DERIVED, how=how, evidence=self._line)
 
-    def _absent(self, key: str) -> Value:
+    def _absent(self, key: str, unit: Unit = COUNT) -> Value:
         """One, when all arguments are shown and this release has no such argument."""
         if self.arguments.complete and key not in self.arguments:
-            return self._one(f"no {key} in this release")
-        return self._unknown((key,), COUNT)
+            return self._one(f"no {key} in this release", unit)
+        return self._unknown((key,), unit)
 
-    def _one(self, how: str) -> Known:
-        return known(1, COUNT, Origin.CONFIGURED, how=how, evidence=self._line)
+    @property
+    def page_size(self) -> Value:
+        """As printed; releases without the argument pad by one slot (mem_cache/memory_pool.py of
+        0.4.3:216)."""
+        return self.number(TOKENS, "page_size") | self._absent("page_size", TOKENS)
+
+    def _one(self, how: str, unit: Unit = COUNT) -> Known:
+        return known(1, unit, Origin.CONFIGURED, how=how, evidence=self._line)
 
     @property
     def workers(self) -> Value:

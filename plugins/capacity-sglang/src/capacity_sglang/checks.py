@@ -36,6 +36,7 @@ def findings_of(
     yield from _settings_without_effect(run, settings)
     yield from _fraction_too_low(run, readings, fraction)
     yield from _idle(readings, fraction)
+    yield from _other_tokens(run, readings)
     yield from _what_figures_mean(run)
     yield from _serving(run)
 
@@ -199,6 +200,24 @@ def _idle(readings: list[RankReading], fraction: Value) -> Iterator[Finding]:
             *free.evidence,
             *pool.evidence,
         )
+
+
+def _other_tokens(run: Run, readings: list[RankReading]) -> Iterator[Finding]:
+    """More tokens than the pool has: forks replace the count (kvcached issue 101). Fewer are a cap
+    or another stage's minimum."""
+    for reading in readings:
+        pool, limits = reading.target_tokens, reading.limits
+        if limits is None or not isinstance(pool, Known) or run.has(UnifiedPool):
+            continue
+        if limits.event.tokens > pool.number:
+            yield _finding(
+                "tokens-contradict-pool",
+                Severity.WARNING,
+                f"{reading.label}: max_total_num_tokens={limits.event.tokens}, but the pool's own "
+                f"line says {pool.number} tokens.",
+                limits.line,
+                *pool.evidence,
+            )
 
 
 def _what_figures_mean(run: Run) -> Iterator[Finding]:

@@ -58,7 +58,7 @@ from capacity_sglang.starts import (
     rank_of,
 )
 from capacity_sglang.states import StatePool, StateSlots
-from capacity_sglang.weights import FractionReduced, Unbalanced, WeightsBegin
+from capacity_sglang.weights import FractionReduced, Unbalanced, WeightsBegin, WeightsLoaded
 from capacity_sglang.workers import kv_dtype, kv_facts, workers_of
 
 DEAD = (NoKvMemory, NoPoolForStates, OneRequestTooLarge, SlotsExhausted, CaptureFailed, Crashed)
@@ -147,7 +147,7 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
     benchmark are printed without a prefix.
     """
     sightings: list[Sighting[Any]] = run.of(*RANK_EVENTS)
-    ranked = any(s.speaker.label for s in sightings)
+    ranked = any(s.speaker.label for s in sightings) or _several_unnamed(run, settings)
     up = next(iter(run.of(ServerUp)), None)
     by_rank: dict[RankId, list[Sighting[Any]]] = {}
     labels: dict[RankId, str] = {}
@@ -168,7 +168,8 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
         above = sighting
         rank = rank_of(speaker)
         by_rank.setdefault(rank, []).append(sighting)
-        labels[rank] = labels.get(rank) or speaker.speaker.label
+        said = speaker.speaker.ranks if speaker.speaker.label else None
+        labels[rank] = labels.get(rank) or said or speaker.speaker.label
     span = run.version_range
     old_order = None
     if span is not None and release_key(span[1])[:3] < _DRAFT_FIRST_SINCE:
@@ -186,6 +187,14 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
         )
         for rank in sorted(by_rank, key=lambda r: r.order)
     ]
+
+
+def _several_unnamed(run: Run, settings: Settings) -> bool:
+    """Whether lines of several ranks stand in the log, from which the ranks were cut off: more
+    loads than one rank makes."""
+    ranks = (settings.whole("tp_size") or 1) * (settings.whole("pp_size") or 1)
+    models = 2 if isinstance(settings.text("speculative_algorithm"), Known) else 1
+    return ranks > 1 and max(len(run.of(WeightsBegin)), len(run.of(WeightsLoaded))) > models
 
 
 def _fraction(run: Run, settings: Settings) -> Value:

@@ -254,6 +254,21 @@ HOST_MEMORY_REFUSED = Matcher(
     near_misses=("Not enough host memory for request a1b2c3",),
 )
 
+HOST_POOL_TOO_SMALL = Matcher(
+    name="sglang.host_pool_too_small",
+    anchor="ost pool must hold a retraction and a receive page",
+    pattern=r"[Hh]ost pool must hold a retraction and a receive page",
+    event=HostMemoryRefused,
+    means="A pool in host memory is too small for what decoding puts there.",
+    seen_in="0.5.21 … 0.5.23",
+    samples=(
+        Sample(
+            "ValueError: Host pool must hold a retraction and a receive page; increase",
+            HostMemoryRefused(),
+        ),
+    ),
+)
+
 CHECKPOINT_POOL_REFUSED = Matcher(
     name="sglang.checkpoint_pool_refused",
     anchor="int8 mamba checkpoint pool needs ",
@@ -336,6 +351,12 @@ _SLOTS = (
         "The token pool has no room for a prompt that was admitted.",
     ),
     (
+        "no_slot",
+        "Out of memory. Try to lower your batch size.",
+        "0.5.5.post3 … 0.5.23",
+        "The token pool has no room for what a batch needs.",
+    ),
+    (
         "no_decode_slot",
         "Decode out of memory. Try to lower your batch size.",
         "0.3.6.post3 … 0.5.23",
@@ -377,6 +398,7 @@ MATCHERS = (
     WINDOW_POOL_TOO_SMALL,
     UNIFIED_POOL_TOO_SMALL,
     HOST_MEMORY_REFUSED,
+    HOST_POOL_TOO_SMALL,
     CHECKPOINT_POOL_REFUSED,
     POOL_LEAK,
     CRASHED,

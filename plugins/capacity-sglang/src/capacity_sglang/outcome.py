@@ -7,7 +7,7 @@ from typing import Any
 
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import Failure, FailureKind, Stage
-from capacity_core.api.process import Traceback, crash, kind_of, shortage
+from capacity_core.api.process import OutOfMemory, Traceback, crash, kind_of, shortage
 from capacity_core.units import GIB, RATIO
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_sglang.cures import cures_of
@@ -157,7 +157,10 @@ def _failed(
     run: Run, sighting: Sighting[Any], kind: FailureKind | None, headroom: Headroom
 ) -> Failure:
     before = list(_before(run, sighting))
-    reached = stage_reached(before)
+    rank = _rank(sighting, before)
+    # Every rank prints its own stages: another one may be further.
+    mine = [s for s in before if not s.speaker.label or rank in (None, rank_of(s).text)]
+    reached = stage_reached(mine)
     served = isinstance(sighting.event, SlotsExhausted) or reached is Stage.READY
     stage = Stage.SERVING if served else reached or Stage.STARTUP
     kind = kind or kind_of(sighting, stage)
@@ -166,12 +169,12 @@ def _failed(
     return Failure(
         kind=kind,
         stage=stage,
-        rank=_rank(sighting, before),
+        rank=rank,
         message=sighting.text,
         evidence=(sighting.line,),
         cures=cures,
         harmful=harmful,
-        **_amounts(sighting, headroom),
+        **_amounts(run, sighting, headroom),
     )
 
 
@@ -190,7 +193,7 @@ def _rank(sighting: Sighting[Any], before: list[Sighting[Any]]) -> str | None:
     return rank_of(began[-1]).text if began and began[-1].speaker.label else None
 
 
-def _amounts(sighting: Sighting[Any], headroom: Headroom) -> dict[str, Value]:
+def _amounts(run: Run, sighting: Sighting[Any], headroom: Headroom) -> dict[str, Value]:
     """What was needed and what there was (GiB): of the message, else of the account."""
     event = sighting.event
     if isinstance(event, HostMemoryRefused) and event.requested is not None:
@@ -205,4 +208,7 @@ def _amounts(sighting: Sighting[Any], headroom: Headroom) -> dict[str, Value]:
         }
     if isinstance(event, NoKvMemory):
         return {"needed": headroom.kept, "available": headroom.after}
+    if isinstance(event, CaptureFailed):
+        said = [s for s in run.of(OutOfMemory) if s.event.total or s.event.wanted]
+        return shortage(said[0]) if said else {}
     return shortage(sighting)

@@ -19,7 +19,8 @@ PREFIXES = (
     Prefix(
         name="sglang.time",
         framework="sglang",
-        pattern=rf"\[?(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{3}})?(?: {_RANK})*\]",
+        pattern=rf"\[?(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{3}})?"
+        rf"(?:(?= (?P<ranks>[^\]\n]{{1,120}})\])(?: {_RANK}){{1,10}})?\]",
         samples=(
             "[2026-01-02 03:04:05] server_args=",
             "[2026-01-02 03:04:05 DP1 PP0 ATTN_CP0 MOE_DP0 TP3 EP3] Load weight begin.",
@@ -31,9 +32,15 @@ PREFIXES = (
         name="sglang.ranks",
         framework="sglang",
         pattern=(
-            r"(?:\[|^ )(?: ?(?:ATTN_CP\d+|MOE_DP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)"
+            # The bracket, the date or a part of the time may have been cut off.
+            r"(?:\[|^[\d:]{0,8} ?)(?: ?(?:ATTN_CP\d+|MOE_DP\d+|DP(?P<dp>\d+)|PP(?P<pp>\d+)"
             r"|TP(?P<tp>\d+)|EP\d+))+\]"
         ),
-        samples=("[TP1] Load weight begin.", "[DP1 TP3] Memory pool end."),
+        samples=(
+            "[TP1] Load weight begin.",
+            "[DP1 TP3] Memory pool end.",
+            "4:05 TP1] Load weight begin.",
+            "TP1] Load weight begin.",
+        ),
     ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
+
 from capacity_core.api.ledger import Category, Part, RankFacts, Role, Stage, sum_of
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, known, total
@@ -116,7 +118,8 @@ def _weights(reading: RankReading, parts: tuple[Part, ...]) -> Value:
 def _kv_parts(reading: RankReading) -> Iterator[Part]:
     for role, sighting in reading.post_capture.items():
         size = sighting.value("size", f"kv_pool[{role.value}]")
-        yield _kv_part(role, "sized after capture", size, sighting.value("tokens"))
+        part = _kv_part(role, "sized after capture", size, sighting.value("tokens"))
+        yield attrs.evolve(part, since=Stage.READY)
     if reading.begins_with_draft:
         why = "the log begins after the served model's own pool"
         yield _kv_part(Role.TARGET, "not in the log", Unknown(why=why, unit=GIB))
@@ -148,7 +151,8 @@ def _group_parts(reading: RankReading, group: PoolGroup) -> Iterator[Part]:
         yield _kv_part(group.role, "cut off", Unknown(why=why, unit=GIB))
     elif group.reserved:
         why = "only address space was reserved; no post-capture sizing line follows"
-        yield _kv_part(group.role, "reserved", Unknown(why=why, unit=GIB))
+        part = _kv_part(group.role, "reserved", Unknown(why=why, unit=GIB))
+        yield attrs.evolve(part, since=Stage.READY)
         return
     elif group.total is not None:
         size = group.total.value("size", f"kv_pool[{group.role.value}]")

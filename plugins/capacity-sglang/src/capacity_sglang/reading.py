@@ -68,6 +68,13 @@ class PoolGroup:
         events = [s.event for s in (*self.allocated, self.total) if s is not None]
         return any(event.reserved for event in events)
 
+    def holds(self, event: PoolAllocated) -> bool:
+        """Whether a pool of this kind and size was allocated before, in a model that has one."""
+        hybrid = self.total is not None or self.split is not None
+        return not hybrid and any(
+            (s.event.tokens, s.event.label) == (event.tokens, event.label) for s in self.allocated
+        )
+
     @property
     def window_tokens(self) -> tuple[int | None, int | None]:
         """Tokens of the full and of the sliding-window pool, where a line tells them apart."""
@@ -186,7 +193,8 @@ class RankReading:
         elif isinstance(event, PostCapturePool):
             self.post_capture[Role.DRAFT if event.draft else Role.TARGET] = sighting
         elif isinstance(event, DistributedReady):
-            self.distributed.append(sighting)
+            if not self.loads:  # behind a load it is the draft worker's own
+                self.distributed.append(sighting)
         elif isinstance(event, PostCaptureSplit):
             self.post_split = sighting
         elif isinstance(event, PoolSkipped):
@@ -231,6 +239,9 @@ class RankReading:
             self.groups.append(PoolGroup(Role.DRAFT if drafts else Role.TARGET))
         group = self.groups[-1]
         event = sighting.event
+        if isinstance(event, PoolAllocated) and self.drafts and group.holds(event):
+            group = PoolGroup(Role.DRAFT)  # the end line of the first one is not in the log
+            self.groups.append(group)
         if isinstance(event, PoolAllocated):
             group.allocated.append(sighting)
         elif isinstance(event, SlidingWindowTotal):
@@ -305,13 +316,25 @@ class RankReading:
             found = [load.end for load in loads[-1:]]
         elif stage is Stage.AFTER_POOLS:
             found = [group.ready for group in groups[-1:]]
-        elif stage is Stage.BEFORE_GRAPHS:
-            found = [c.sighting for c in self.begins if c.role is role][:1]
-        elif stage is Stage.AFTER_GRAPHS:
-            found = [c.sighting for c in self.ends if c.role is role][-1:]
+        elif stage in (Stage.BEFORE_GRAPHS, Stage.AFTER_GRAPHS):
+            found = [self._capture_edge(stage, role)]
         elif stage is Stage.READY and role is Role.TARGET:
             found = [self.limits]
         return next((s for s in found if s is not None and s.event.free is not None), None)
+
+    def _capture_edge(self, stage: Stage, role: Role) -> Sighting[Any] | None:
+        """The first line of a role's captures when it is a begin, the last one when it is an end:
+        else the log lacks the one that counts."""
+        captures = [c.sighting for c in (*self.begins, *self.ends) if c.role is role]
+        captures.sort(key=self.order_of)
+        if not captures:
+            return None
+        edge, event = (
+            (captures[0], CaptureBegin)
+            if stage is Stage.BEFORE_GRAPHS
+            else (captures[-1], CaptureEnd)
+        )
+        return edge if isinstance(edge.event, event) else None
 
     @property
     def timeline(self) -> tuple[Checkpoint, ...]:

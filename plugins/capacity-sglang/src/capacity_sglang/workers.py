@@ -12,7 +12,7 @@ from capacity_core.api.ledger import (
     WorkerFacts,
 )
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, least, text
+from capacity_core.values import Known, Origin, Unknown, Value, agree, least, text
 from capacity_sglang.args import Settings
 from capacity_sglang.compressed import CompressedBudget, CompressedPools, CompressedSizing
 from capacity_sglang.limits import RequestLimit
@@ -72,10 +72,13 @@ def _worker(
     dp: int, readings: list[RankReading], ranks: int | None, request: Sighting[Any] | None
 ) -> WorkerFacts:
     name = f"DP{dp}"
-    limits = next((reading.limits for reading in readings if reading.limits is not None), None)
-    if limits is not None:
-        tokens = limits.value("tokens", f"tokens[{name}]")
-        request_limit = limits.value("max_running_requests", f"request_limit[{name}]")
+    limits = [reading.limits for reading in readings if reading.limits is not None]
+    if limits:
+        # Up to 0.5.1 each stage has limits of its own (managers/scheduler.py of 0.4.7:337).
+        tokens = least([s.value("tokens", f"tokens[{name}]") for s in limits])
+        request_limit = least(
+            [s.value("max_running_requests", f"request_limit[{name}]") for s in limits]
+        )
     else:
         terms: list[Value] = [reading.target_tokens for reading in readings]
         if not terms or (ranks is not None and len(terms) < ranks):
@@ -84,24 +87,31 @@ def _worker(
         request_limit = Unknown(why="no max_total_num_tokens line", unit=REQUESTS)
     if request is not None:
         request_limit = request_limit | request.value("max_running_requests")
-    sized = [reading for reading in readings if reading.kv_pools or reading.post_capture]
     return WorkerFacts(
         dp=dp,
         tokens=tokens,
         request_limit=request_limit,
-        size=_least_known([kv_pool(reading) for reading in readings], "no KV pool line"),
-        budget=_least_known(
-            [reading.kv_budget for reading in readings], "the budget is not printed"
-        ),
+        size=_least_of([kv_pool(reading) for reading in readings], ranks, "no KV pool line"),
+        budget=_budget([reading.kv_budget for reading in readings]),
         state_slots=next((r.state_slots for r in readings if r.state_slots is not None), None),
-        pools=sized[0].kv_pools if sized else (),
+        # Of the first rank that shows itself: another one's may be of other layers.
+        pools=readings[0].kv_pools if readings else (),
     )
 
 
-def _least_known(values: list[Value], why: str) -> Value:
-    """The least over the ranks that print it: a figure of one GPU, not a sum that needs all."""
+def _budget(values: list[Value]) -> Value:
+    """The least that is printed: it is computed from minima over ranks, the same for all."""
     said = [value for value in values if isinstance(value, Known)]
-    return least(said) if said else Unknown(why=why, unit=GIB)
+    return least(said) if said else Unknown(why="the budget is not printed", unit=GIB)
+
+
+def _least_of(values: list[Value], ranks: int | None, why: str) -> Value:
+    """The least over all ranks of a worker; a bound while one of them does not say it."""
+    if not any(isinstance(value, Known) for value in values):
+        return Unknown(why=why, unit=GIB)
+    if ranks is not None and len(values) < ranks:
+        values = [*values, Unknown(why="not all ranks are in the log", unit=GIB)]
+    return least(values)
 
 
 def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFacts:
@@ -134,11 +144,12 @@ def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFac
 
 
 def _sizing_mode(run: Run, compressed: Sighting[Any] | None) -> Value:
+    # A unified cache sizes its windows as rings (pool_configurator.py of 0.5.21:1311).
+    if compressed is not None and compressed.event.unified:
+        return text("unified", Origin.PRINTED, how=compressed.matcher, evidence=(compressed.line,))
     sizing = run.last_of(CompressedSizing)
     if sizing is not None:
         return sizing.value("mode")
-    if compressed is not None and compressed.event.unified:
-        return text("unified", Origin.PRINTED, how=compressed.matcher, evidence=(compressed.line,))
     return Unknown(why="the sizing mode is printed from 0.5.21 on, for compressed pools")
 
 
@@ -155,9 +166,13 @@ def _bytes_per_token(run: Run, readings: list[RankReading], settings: Settings) 
     pools = [pool for reading in readings for pool in reading.kv_pools if pool.role is Role.TARGET]
     if run.has(PostCapturePool) or not pools or any(pool.label != "full" for pool in pools):
         return Unknown(why="no single KV pool line of the served model", unit=unit)
-    page = settings.number(TOKENS, "page_size")
+    page = settings.page_size
     if isinstance(page, Unknown):
         return Unknown(why="the page size, which pads the pool, is not printed", unit=unit)
-    pool = pools[0]
-    rows = pool.tokens.named("tokens") + page.named("page_size")
-    return pool.size.to(BYTES) / rows
+    costs = [
+        pool.size.to(BYTES) / (pool.tokens.named("tokens") + page.named("page_size"))
+        for pool in pools
+    ]
+    if any(agree(costs[0], cost) is False for cost in costs):
+        return Unknown(why="a token costs more on one rank than on another", unit=unit)
+    return costs[0]

@@ -52,7 +52,7 @@ class ChunkedPrefill:
 
 
 _WINDOW = 65536
-_VERSION = r"(?P<version>\d+\.\d+[\w.+\-]*|dev)"
+_VERSION = r"(?P<version>\d{1,4}\.\d{1,4}[\w.+\-]{0,60}|dev)"
 
 SERVER_VERSION = Matcher(
     name="vllm.server_version",
@@ -230,6 +230,13 @@ MATCHERS = (
 )
 
 
+def _of_another_server(config: EngineConfig, args: NonDefaultArgs) -> bool:
+    """Whether the arguments name another model than the engine has: logs mix servers."""
+    served = config.arguments.said("model")
+    asked = {args.arguments.said("model"), args.arguments.said("model_tag")} - {None}
+    return served is not None and bool(asked) and served not in asked
+
+
 class Settings:
     """Arguments and engine configuration of a run, as values that cite their lines; the
     configuration first, because it is what the arguments became."""
@@ -237,6 +244,8 @@ class Settings:
     def __init__(self, sightings: Sequence[Sighting[Any]]) -> None:
         config = [s for s in sightings if isinstance(s.event, EngineConfig)][:1]
         args = [s for s in sightings if isinstance(s.event, NonDefaultArgs)][:1]
+        if config and args and _of_another_server(config[0].event, args[0].event):
+            args = []
         self._sources = [(s.event.arguments, (s.line,)) for s in (*config, *args)]
         self._args = self._sources[len(config) :]
 

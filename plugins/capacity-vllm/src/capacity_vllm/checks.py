@@ -14,7 +14,7 @@ from capacity_core.units import GIB
 from capacity_core.values import Known, Value
 from capacity_vllm.deployment import span_of
 from capacity_vllm.failures import ContextExceedsPool
-from capacity_vllm.graphs import EstimateApplied, GraphPool
+from capacity_vllm.graphs import GraphPool
 from capacity_vllm.kv import engine_of, override_of
 from capacity_vllm.limits import SleepMode
 from capacity_vllm.pools import KvReserved, KvSize, SizedByAllocator, WeightsElsewhere
@@ -25,6 +25,7 @@ from capacity_vllm.usage import Profiled, UsageSummary
 def findings_of(
     run: Run, readings: Sequence[WorkerReading], eager: Known | None
 ) -> Iterator[Finding]:
+    yield from _mixed(run, readings)
     yield from _pool_is_not_the_budget(run)
     yield from _negative_graphs(readings, eager)
     for reading in readings:
@@ -69,6 +70,42 @@ def _pool_is_not_the_budget(run: Run) -> Iterator[Finding]:
         )
 
 
+def _mixed(run: Run, readings: Sequence[WorkerReading]) -> Iterator[Finding]:
+    """Lines of several engines of one data-parallel rank: two servers in one log."""
+    for reading in readings:
+        if reading.budgets > 1:
+            yield _finding(
+                "servers-mixed",
+                Severity.WARNING,
+                f"{reading.label} has {reading.budgets} KV budgets in one start: the log mixes "
+                f"servers whose lines cannot be told apart.",
+                *reading.kv_budget.evidence,
+            )
+    engines: dict[object, set[object]] = {}
+    for sighting in run:
+        if (sighting.speaker.role or "").startswith("EngineCore") and sighting.speaker.pid:
+            engines.setdefault(sighting.speaker.dp, set()).add(sighting.speaker.pid)
+    doubled = [dp for dp, pids in engines.items() if len(pids) > 1]
+    if run.interleaved and not doubled:
+        yield _finding(
+            "servers-mixed",
+            Severity.WARNING,
+            "lines of several servers alternate in this log; they are told apart by their "
+            "processes alone, so that lines without one may belong to another.",
+            run.first,
+            run.last,
+        )
+    if doubled:
+        lines = [s.line for s in run if s.speaker.dp in doubled and s.speaker.pid]
+        yield _finding(
+            "servers-mixed",
+            Severity.WARNING,
+            "several engines print as the same data-parallel rank: the log mixes servers, whose "
+            "figures do not belong together.",
+            *lines,
+        )
+
+
 def _negative_graphs(readings: Sequence[WorkerReading], eager: Known | None) -> Iterator[Finding]:
     graphs = [reading.graphs(eager) for reading in readings]
     negative = [value for value in graphs if isinstance(value, Known) and value.number < 0]
@@ -90,10 +127,8 @@ def _account(run: Run, reading: WorkerReading) -> Iterator[Finding]:
     if summary is not None:
         left = _left(summary)
         budget = reading.kv_budget
-        ways: list[Value] = [left]
-        pool = reading.last(GraphPool)
-        if run.has(EstimateApplied) and pool is not None:
-            ways.append(left - pool.value("estimated"))
+        # The estimate may have come off the budget although the line that says so is not shown.
+        ways: list[Value] = [left, left - reading.estimate]
         lines = (summary.line, *budget.evidence)
     elif former is not None:
         budget, ways = reading.kv_budget, [reading.former_left]
@@ -146,7 +181,7 @@ def _suggestion(run: Run) -> Iterator[Finding]:
     said = [s for s in run.of(UsageSummary) if s.event.suggested is not None]
     if not said:
         return
-    hint = said[-1]
+    hint = min(said, key=lambda sighting: sighting.event.suggested or 0)  # one flag serves all
     gib = Decimal(hint.event.suggested or 0) / (1 << 30)
     yield _finding(
         "engine-suggests",

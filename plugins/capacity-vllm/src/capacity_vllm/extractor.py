@@ -35,9 +35,11 @@ from capacity_vllm.failures import (
     EngineDied,
     FreeMemoryRefused,
     HostMemoryRefused,
+    MemoryMoved,
     NoKvMemory,
     StateSlotsExceeded,
     WarmUpOutOfMemory,
+    WeightsTooLarge,
 )
 from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
 from capacity_vllm.kv import KvReading
@@ -106,6 +108,8 @@ class VllmExtractor:
         NoKvMemory,
         ContextExceedsPool,
         HostMemoryRefused,
+        WeightsTooLarge,
+        MemoryMoved,
         WarmUpOutOfMemory,
         StateSlotsExceeded,
         EngineDied,

@@ -37,11 +37,21 @@ class FreeMemoryRefused:
 
 @attrs.frozen(kw_only=True)
 class HostMemoryRefused:
-    """The host, which is the device here, has less memory than was asked for."""
+    """The host has less memory than was asked for: as the device itself, or to swap to."""
 
-    free: Gib
-    total: Gib
     requested: Gib
+    total: Gib
+    free: Gib | None = None
+
+
+@attrs.frozen(kw_only=True)
+class WeightsTooLarge:
+    """The engine's own word that weights do not fit the device."""
+
+
+@attrs.frozen(kw_only=True)
+class MemoryMoved:
+    """Others on the device changed their memory while it was measured, which ends the start."""
 
 
 @attrs.frozen(kw_only=True)
@@ -208,6 +218,60 @@ HOST_MEMORY_REFUSED = Matcher(
     ),
 )
 
+SWAP_TOO_LARGE = Matcher(
+    name="vllm.swap_too_large",
+    anchor="Too large swap space. ",
+    pattern=(
+        rf"Too large swap space\. (?P<requested>{NUMBER}) GiB out of the (?P<total>{NUMBER}) GiB "
+        r"total CPU memory"
+    ),
+    event=HostMemoryRefused,
+    means="The swap space of all workers is most of the host's memory.",
+    seen_in="0.2.7 … 0.17.1",
+    samples=(
+        Sample(
+            "ValueError: Too large swap space. 64.00 GiB out of the 62.50 GiB total CPU memory is",
+            HostMemoryRefused(requested=Gib("64.00"), total=Gib("62.50")),
+        ),
+    ),
+)
+
+NO_ROOM_FOR_WEIGHTS = Matcher(
+    name="vllm.no_room_for_weights",
+    anchor="Failed to load model - not enough GPU memory.",
+    pattern=r"Failed to load model - not enough GPU memory\.",
+    event=WeightsTooLarge,
+    means="The device's memory ran out while weights were loaded.",
+    seen_in="0.20.0 … 0.33.0",
+    samples=(
+        Sample("Failed to load model - not enough GPU memory. Try lowering", WeightsTooLarge()),
+    ),
+)
+
+MEMORY_MOVED = Matcher(
+    name="vllm.memory_moved",
+    anchor="Error in memory profiling.",
+    pattern=r"Error in memory profiling\.",
+    event=MemoryMoved,
+    means="Free memory grew while it was measured: another process on the device ended or shrank.",
+    seen_in="0.4.2 … 0.33.0",
+    samples=(
+        Sample("AssertionError: Error in memory profiling. Initial free memory", MemoryMoved()),
+    ),
+)
+
+NO_TOKEN_FITS = Matcher(
+    name="vllm.no_token_fits",
+    anchor="Cannot auto-fit max_model_len: not enough GPU memory",
+    pattern=r"Cannot auto-fit max_model_len: not enough GPU memory",
+    event=NoKvMemory,
+    means="Not even one token fits, so no longest length could be chosen.",
+    seen_in="0.20.0 … 0.33.0",
+    samples=(
+        Sample("Cannot auto-fit max_model_len: not enough GPU memory available", NoKvMemory()),
+    ),
+)
+
 WARM_UP_OUT_OF_MEMORY = Matcher(
     name="vllm.warm_up_out_of_memory",
     anchor="CUDA out of memory occurred when warming up ",
@@ -245,6 +309,10 @@ STATE_SLOTS_EXCEEDED = Matcher(
 MATCHERS = (
     CONTEXT_EXCEEDS_BLOCKS,
     HOST_MEMORY_REFUSED,
+    SWAP_TOO_LARGE,
+    NO_ROOM_FOR_WEIGHTS,
+    MEMORY_MOVED,
+    NO_TOKEN_FITS,
     WARM_UP_OUT_OF_MEMORY,
     STATE_SLOTS_EXCEEDED,
     NO_KV_MEMORY,

@@ -20,14 +20,14 @@ from capacity_core.api.ledger import (
     least_reported,
 )
 from capacity_core.api.versions import release_key
-from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
+from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_vllm.args import (
     EngineConfig,
     Settings,
 )
 from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign
-from capacity_vllm.deployment import block_size_of, kv_dtype, version_of
+from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.pools import ContextParallel, KvReserved, KvSize, MaxConcurrency
 from capacity_vllm.ranks import (
@@ -62,6 +62,8 @@ class KvReading:
         self._readings = readings
         self._settings = settings
         self._former = run.has(GpuBlocks) and not run.has(KvSize)
+        self._ranks = _ranks_of_engine(settings)
+        self._one_prints = _one_worker_prints(run)
         self._sizes = list(_sizes(run, block_size_of(run, settings)))
         self._blocks = self._plain_blocks()
 
@@ -81,6 +83,7 @@ class KvReading:
             if self._engine_of_rank(reading) == dp and isinstance(reading.kv_budget, Known)
         ]
         budget = least(budgets) if budgets else Unknown(why="no KV budget is printed", unit=GIB)
+        size = self._size_of(dp, budgets)
         limit = self._settings.number(REQUESTS, "max_num_seqs")
         if isinstance(limit, Unknown):
             why = "max_num_seqs is not printed, and its default depends on release and device"
@@ -88,12 +91,48 @@ class KvReading:
         return WorkerFacts(
             dp=dp,
             # Up to 0.11.0 each worker's own count is printed before the engine takes the minimum.
-            tokens=least(tokens) if tokens else self._unsaid_tokens(sizes),
+            tokens=self._least_tokens(tokens) if tokens else self._unsaid_tokens(sizes),
             request_limit=limit,
-            size=budget,
-            budget=budget,
-            reported=least_reported([size.reported for size in sizes]),
+            size=self._size_left(size),
+            # From 0.11.1 on one worker of a node prints it for all.
+            budget=budget if self._one_prints else size,
+            reported=self._least_reported(sizes),
         )
+
+    def _size_of(self, dp: int, budgets: Sequence[Value]) -> Value:
+        """The least over all workers of an engine: a bound while one of them shows none."""
+        if not budgets:
+            return Unknown(why="no KV budget is printed", unit=GIB)
+        missing = max(self._ranks or 0, self._shown(dp)) - len(budgets)
+        why = "not every worker's KV budget is in the log"
+        return least([*budgets, *([Unknown(why=why, unit=GIB)] if missing > 0 else [])])
+
+    def _size_left(self, size: Value) -> Value:
+        """What the pool is made of, where later lines change it: less than the budget that was
+        printed, or as many blocks as were asked for."""
+        reserved = self._run.last_of(KvReserved)
+        override = override_of(self._run)
+        if override is not None:
+            why = "another number of blocks was asked for than the budget makes"
+            return Unknown(why=why, unit=GIB, evidence=(override.line,))
+        if reserved is not None and isinstance(size, Known):
+            return reserved.value("left", "kv_pool")
+        return size
+
+    def _shown(self, dp: int) -> int:
+        return sum(self._engine_of_rank(reading) == dp for reading in self._readings)
+
+    def _least_tokens(self, tokens: Sequence[Value]) -> Value:
+        why = "not every worker's tokens are in the log"
+        return least([*tokens, *([Unknown(why=why, unit=TOKENS)] if self._lacks(tokens) else [])])
+
+    def _least_reported(self, sizes: Sequence[_Size]) -> Reported | None:
+        said = [size.reported for size in sizes if size.reported is not None]
+        return least_reported([*said, *([None] if said and self._lacks(said) else [])])
+
+    def _lacks(self, said: Sequence[object]) -> bool:
+        """Whether lines that each worker's configuration gets are missing."""
+        return not (self._one_prints or self._former) and len(said) < (self._ranks or 0)
 
     def _unsaid_tokens(self, sizes: Sequence[_Size]) -> Value:
         """What a refused start says, when no size line does: the tokens of all blocks."""
@@ -116,6 +155,7 @@ class KvReading:
             token_use=use,
             token_use_why=why,
             blocks=tuple(self._blocks) if use is TokenUse.ANY_LENGTH else self._possible_blocks(),
+            share_bounds=self._share_bounds(),
             unusable=self._null_block(),
             bytes_per_token=self._bytes_per_token(),
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
@@ -197,6 +237,18 @@ class KvReading:
         started = self._run.has(EngineConfig) and not self._run.has(HybridSign)
         return _BLOCK_SIZES if started else ()
 
+    def _share_bounds(self) -> bool:
+        """Whether sliding windows are excluded: they pay for a whole chunk of a prefill in the
+        engine's formula and for their window alone afterwards, so that more requests run than the
+        longest one's share allows. From 0.30 on models with several groups say so; before that,
+        only tokens that follow from blocks show that there is one.
+        """
+        if self._run.has(HybridSign):
+            return False
+        span = span_of(self._run)
+        says_groups = span is not None and release_key(span[0])[:2] >= (0, 30)
+        return says_groups or self._derived_tokens() is False
+
     def _null_block(self) -> Value | None:
         """One block is never given to a request (v1/core/block_pool.py of 0.10.2:315); engines that
         print blocks have none such."""
@@ -229,7 +281,11 @@ class KvReading:
         if any(reading.rank.pp for reading in self._readings):
             return Unknown(why="pipeline stages may hold different layers", unit=unit)
         budgets = [r.kv_budget for r in self._readings if isinstance(r.kv_budget, Known)]
+        if not self._one_prints and isinstance(self._size_of(0, budgets), Unknown):
+            return Unknown(why="not every worker's KV budget is in the log", unit=unit)
         said = [size.tokens for size in self._sizes if isinstance(size.tokens, Known)]
+        if self._lacks(said):
+            return Unknown(why="not every worker's tokens are in the log", unit=unit)
         if not budgets or not said:
             return Unknown(why="no KV budget or no tokens are printed", unit=unit)
         tokens = least(said).named("tokens")
@@ -238,6 +294,21 @@ class KvReading:
             slack = per_token.number * self._blocks[-1] / tokens.number
             per_token = attrs.evolve(per_token, error=per_token.error + slack)
         return per_token
+
+
+def _ranks_of_engine(settings: Settings) -> int | None:
+    """How many workers share one engine's blocks: tensor · pipeline, as far as told."""
+    sizes = [settings.number(COUNT, f"{kind}_parallel_size") for kind in ("tensor", "pipeline")]
+    if not isinstance(sizes[0], Known):
+        return None
+    return int(sizes[0].number) * (int(sizes[1].number) if isinstance(sizes[1], Known) else 1)
+
+
+def _one_worker_prints(run: Run) -> bool:
+    """Whether one worker of a node surely prints budget, tokens and concurrency for all: up to
+    0.11.0 each does, before the minimum is taken (v1/core/kv_cache_utils.py of 0.11.0:1080)."""
+    span = span_of(run)
+    return span is not None and release_key(span[0]) >= (0, 11, 1)
 
 
 def _sizes(run: Run, block: Value) -> Iterator[_Size]:

@@ -8,18 +8,22 @@ from typing import Any
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import Failure, FailureKind, Stage, Status
 from capacity_core.api.process import AcceptsRequests, crash, kind_of, shortage
+from capacity_core.api.versions import release_key
 from capacity_core.values import Known, Value
 from capacity_vllm.args import EngineConfig
 from capacity_vllm.blocks import GpuBlocks
 from capacity_vllm.cures import cures_of
+from capacity_vllm.deployment import span_of
 from capacity_vllm.failures import (
     ContextExceedsPool,
     EngineDied,
     FreeMemoryRefused,
     HostMemoryRefused,
+    MemoryMoved,
     NoKvMemory,
     StateSlotsExceeded,
     WarmUpOutOfMemory,
+    WeightsTooLarge,
 )
 from capacity_vllm.graphs import CaptureTook, GraphPool
 from capacity_vllm.limits import EngineReady, SleepMode
@@ -69,6 +73,8 @@ _KINDS: tuple[tuple[type[object], FailureKind | None], ...] = (
     (NoKvMemory, FailureKind.NO_KV_MEMORY),
     (FreeMemoryRefused, FailureKind.DEVICE_MEMORY_TAKEN),
     (HostMemoryRefused, FailureKind.HOST_MEMORY),
+    (WeightsTooLarge, FailureKind.WEIGHTS_OUT_OF_MEMORY),
+    (MemoryMoved, FailureKind.DEVICE_MEMORY_TAKEN),
     (StateSlotsExceeded, FailureKind.TOKEN_POOL_EXHAUSTED),
     (WarmUpOutOfMemory, None),  # by the stage, as any allocator's message
 )
@@ -89,7 +95,11 @@ def failure_of(run: Run) -> Failure | None:
 
 
 def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind | None) -> Failure:
-    reached = stage_reached(_before(run, sighting))
+    before = list(_before(run, sighting))
+    if sighting.speaker.label and _each_worker_prints_weights(run):
+        # Another worker may be further.
+        before = [s for s in before if s.speaker.label in ("", sighting.speaker.label)]
+    reached = stage_reached(before)
     stage = Stage.SERVING if reached is Stage.READY else reached or Stage.STARTUP
     if kind is None:
         kind = _by_stage(sighting, stage)
@@ -104,6 +114,12 @@ def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind | None) -> Fail
         harmful=harmful,
         **_amounts(sighting),
     )
+
+
+def _each_worker_prints_weights(run: Run) -> bool:
+    """Up to 0.11.0 every worker does, later one of a node (v1/worker/gpu_model_runner.py)."""
+    span = span_of(run)
+    return span is not None and release_key(span[1]) < (0, 11, 1)
 
 
 def _before(run: Run, sighting: Sighting[Any]) -> Iterable[Sighting[object]]:
@@ -131,4 +147,5 @@ _AMOUNTS = {
 def _amounts(sighting: Sighting[Any]) -> dict[str, Value]:
     """What was needed and what there was (GiB), as far as the message has it."""
     fields = _AMOUNTS.get(type(sighting.event), {})
-    return shortage(sighting) | {name: sighting.value(f, name) for name, f in fields.items()}
+    said = {n: f for n, f in fields.items() if getattr(sighting.event, f) is not None}
+    return shortage(sighting) | {name: sighting.value(f, name) for name, f in said.items()}

@@ -122,7 +122,7 @@ KV_SIZE_ONE_LINE = Matcher(
     name="vllm.kv_size_one_line",
     anchor=" KV cache size: ",
     pattern=(
-        rf"\w+(?: \+ host)? KV cache size: (?P<tokens>{COUNT}) tokens,"
+        rf"(?<!\w)\w{{1,20}}(?: \+ host)? KV cache size: (?P<tokens>{COUNT}) tokens,"
         rf"(?: Maximum concurrency for (?P<request_tokens>{COUNT}) tokens per request: "
         rf"(?P<concurrency>{NUMBER})x)?"
     ),

@@ -16,11 +16,18 @@ from capacity_core.api.ledger import (
     Stage,
 )
 from capacity_core.api.process import OutOfMemory
+from capacity_core.api.versions import release_key
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, agree, known
 from capacity_vllm.blocks import GpuBlocks
 from capacity_vllm.failures import FreeMemoryRefused
-from capacity_vllm.graphs import CaptureTook, EstimateApplied, GraphEstimate, GraphPool
+from capacity_vllm.graphs import (
+    CaptureTook,
+    EstimateApplied,
+    EstimateNotApplied,
+    GraphEstimate,
+    GraphPool,
+)
 from capacity_vllm.pools import ExplicitKv, KvBudget, KvSize, MaxConcurrency
 from capacity_vllm.usage import FreeAfter, InitialFree, Profiled, ProfileResult, UsageSummary
 from capacity_vllm.weights import WeightsLoaded
@@ -127,7 +134,8 @@ def _final_captures(run: Run) -> frozenset[int]:
     """The ids of captures that stay: profiling captures the graphs once before the pool is sized,
     in the same words (v1/worker/gpu/model_runner.py of 0.33.0:1069)."""
     final = set()
-    sized = not run.has(GraphEstimate, *SIZING)
+    before = run.version_range is not None and release_key(run.version_range[1])[:2] < (0, 18)
+    sized = before or not run.has(GraphEstimate, *SIZING)
     for sighting in run:
         if isinstance(sighting.event, SIZING):
             sized = True
@@ -190,6 +198,11 @@ class WorkerReading:
                 why=f"no 'Model loading took' line of {self.label}", unit=GIB, name="weights"
             )
         return own | in_summary
+
+    @property
+    def budgets(self) -> int:
+        """How many different budgets one worker printed: a start has one."""
+        return len({s.event.budget for s in self._lines.get(KvBudget, [])})
 
     @property
     def kv_budget(self) -> Value:
@@ -267,19 +280,24 @@ class WorkerReading:
             )
         return Unknown(why=f"no capture of {self.label} is printed", unit=GIB, name=name)
 
-    def activation(self, applied: bool) -> Value:
+    @property
+    def estimate(self) -> Value:
+        """The graph memory that profiling estimated."""
+        pool = self._value(GraphPool, "estimated", "graph_estimate")
+        return pool | self._value(GraphEstimate, "estimate", "graph_estimate")
+
+    def activation(self, applied: bool | None) -> Value:
         """The activation peak without the graph estimate.
 
         In 0.18 and from 0.27 on the printed peak contains the applied estimate, in between it does
-        not: which of the two identities closes on the printed budget decides.
+        not: which of the two identities closes on the printed budget decides. `applied` is None
+        when no line tells whether an estimate came off the budget.
         """
         peak = self._value(UsageSummary, "activation", "peak")
         if isinstance(peak, Unknown):
             return self._profiled_activation()
-        estimate = self._value(GraphPool, "estimated", "graph_estimate") | self._value(
-            GraphEstimate, "estimate", "graph_estimate"
-        )
-        if not applied:
+        estimate = self.estimate
+        if applied is False or (applied is None and isinstance(estimate, Unknown)):
             return peak.named("activation")
         held = self._value(UsageSummary, "consumed", "consumed") | (
             self._value(UsageSummary, "weights", "weights")
@@ -294,6 +312,16 @@ class WorkerReading:
             most = peak.interval[1]
             return Unknown(
                 why=why, unit=GIB, name="activation", at_most=most, evidence=peak.evidence
+            )
+        if agree(left, budget) and applied is None:
+            why = "no line tells whether the graph estimate is part of the printed peak"
+            return Unknown(
+                why=why,
+                unit=GIB,
+                name="activation",
+                at_least=(peak - estimate).interval[0],
+                at_most=peak.interval[1],
+                evidence=peak.evidence,
             )
         if agree(left, budget):
             return (peak - estimate).named("activation")
@@ -317,7 +345,7 @@ class WorkerReading:
             left = left - self._value(Profiled, field, field)
         return left
 
-    def facts(self, eager: Known | None, applied: bool) -> RankFacts:
+    def facts(self, eager: Known | None, applied: bool | None) -> RankFacts:
         graphs = self.graphs(eager)
         memory = {
             Category.FRAMEWORK: self.framework,
@@ -358,7 +386,9 @@ class WorkerReading:
                 yield Part(category=category, role=Role.TARGET, label=label, size=size)
 
 
-def estimate_applied(run: Run) -> bool:
+def estimate_applied(run: Run) -> bool | None:
     """Whether the graph estimate came off the budget: the line that says so decides, not the
-    release."""
-    return run.has(EstimateApplied)
+    release. None when neither line is in the log."""
+    if run.has(EstimateApplied):
+        return True
+    return False if run.has(EstimateNotApplied) else None

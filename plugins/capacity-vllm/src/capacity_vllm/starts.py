@@ -19,9 +19,11 @@ from capacity_vllm.failures import (
     EngineDied,
     FreeMemoryRefused,
     HostMemoryRefused,
+    MemoryMoved,
     NoKvMemory,
     StateSlotsExceeded,
     WarmUpOutOfMemory,
+    WeightsTooLarge,
 )
 from capacity_vllm.limits import EngineReady, SleepMode
 from capacity_vllm.load import Preempted, Stats
@@ -38,7 +40,14 @@ from capacity_vllm.ranks import (
 )
 from capacity_vllm.weights import WeightsLoaded
 
-REFUSED = (FreeMemoryRefused, HostMemoryRefused, WarmUpOutOfMemory, StateSlotsExceeded)
+REFUSED = (
+    FreeMemoryRefused,
+    HostMemoryRefused,
+    WeightsTooLarge,
+    MemoryMoved,
+    WarmUpOutOfMemory,
+    StateSlotsExceeded,
+)
 _FATAL = (NoKvMemory, ContextExceedsPool, *REFUSED, EngineDied)
 
 
@@ -79,7 +88,8 @@ def engine_again(run: Run, sighting: Sighting[Any]) -> bool:
     said = run.of(EngineConfig)
     same = [s for s in said if s.speaker.dp == sighting.speaker.dp]
     if same and all(_other_process(s, sighting) for s in same):
-        return started and not is_actor(sighting)
+        named = sighting.speaker.dp is not None  # two of one rank are two servers
+        return (started or named) and not is_actor(sighting)
     return bool(same) or (started and not said)
 
 
@@ -110,7 +120,9 @@ def worker_again(run: Run, sighting: Sighting[Any]) -> bool:
         several = bare or len(pids) <= engines
         sized = {s.speaker.dp for s in run.of(*SIZED)}
         return bool(sized) and (bare or len(sized) >= engines) if several else True
-    same = [s for s in run.of(type(sighting.event)) if rank_of(s) == mine]
+    # A replayed plan says the same as the line that follows it, in other words.
+    alike = [s for s in run.of(type(sighting.event)) if s.matcher == sighting.matcher]
+    same = [s for s in alike if rank_of(s) == mine]
     if not [s for s in same if s.speaker.role == sighting.speaker.role]:
         return False
     begun = isinstance(sighting.event, WeightsLoaded) and run.has(KvBudget)

@@ -323,7 +323,7 @@ PROFILED_ONE_LINE = Matcher(
     anchor="Memory profiling results: total_gpu_memory=",
     pattern=(
         rf"total_gpu_memory=(?P<total>{NUMBER})GiB initial_memory_usage={NUMBER}GiB "
-        rf"peak_torch_memory=(?P<peak>{NUMBER})GiB memory_usage_post_profile={NUMBER}GiB "
+        rf"peak_torch_memory=(?P<peak>{NUMBER})GiB memory_usage_post_profile={NUMBER}Gi[bB] "
         rf"non_torch_memory=(?P<non_torch>{NUMBER})GiB kv_cache_size=(?P<kv>{NUMBER})GiB "
         rf"gpu_memory_utilization=(?P<utilization>{NUMBER})"
     ),
@@ -341,6 +341,34 @@ PROFILED_ONE_LINE = Matcher(
                 non_torch=Gib("0.35"),
                 kv=Gib("3.81"),
                 utilization=Decimal("0.90"),
+            ),
+        ),
+    ),
+)
+
+PROFILED_COMMAS = Matcher(
+    name="vllm.profiled_commas",
+    anchor="Memory profiling results: duration=",
+    pattern=(
+        rf"total_gpu_memory=(?P<total>{NUMBER})GiB, initial_memory_usage={NUMBER}GiB, "
+        rf"peak_torch_memory=(?P<peak>{NUMBER})GiB, memory_usage_post_profile={NUMBER}Gi[bB], "
+        rf"non_torch_memory=(?P<non_torch>{NUMBER})GiB, kv_cache_size=(?P<kv>{NUMBER})GiB, "
+        r"gpu_memory_utilization=(?P<utilization>\d(?:\.\d+)?)"
+    ),
+    event=Profiled,
+    means="The same with commas and the seconds it took.",
+    samples=(
+        Sample(
+            "Memory profiling results: duration=18.41 seconds, total_gpu_memory=191.98GiB, "
+            "initial_memory_usage=62.50GiB, peak_torch_memory=66.25GiB, memory_usage_post_profile"
+            "=68.04Gib, non_torch_memory=5.50GiB, kv_cache_size=116.39GiB, "
+            "gpu_memory_utilization=0.98.",
+            Profiled(
+                total=Gib("191.98"),
+                peak=Gib("66.25"),
+                non_torch=Gib("5.50"),
+                kv=Gib("116.39"),
+                utilization=Decimal("0.98"),
             ),
         ),
     ),
@@ -395,6 +423,7 @@ MATCHERS = (
     PROFILED_BUDGET,
     PROFILED_TERMS,
     PROFILED_ONE_LINE,
+    PROFILED_COMMAS,
     FREE_AFTER,
     INITIAL_FREE,
 )

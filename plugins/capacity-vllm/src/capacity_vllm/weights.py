@@ -24,10 +24,11 @@ class WeightsRead:
 WEIGHTS_READ = Matcher(
     name="vllm.weights_read",
     anchor="Loading weights took ",
-    pattern=rf"Loading weights took {NUMBER} seconds",
+    pattern=rf"\w\.py:\d+\] Loading weights took {NUMBER} seconds",
     event=WeightsRead,
     means="Weights are read; without a figure of memory.",
-    samples=(Sample("Loading weights took 2.48 seconds", WeightsRead()),),
+    samples=(Sample("[default_loader.py:267] Loading weights took 2.48 seconds", WeightsRead()),),
+    near_misses=("Loading weights took 2.48 seconds",),
 )
 
 MODEL_WEIGHTS_TOOK = Matcher(
