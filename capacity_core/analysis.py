@@ -20,58 +20,51 @@ from capacity_core.accounting.load import load_row
 from capacity_core.accounting.ranks import shown_rank
 from capacity_core.accounting.rows import deployment_row, evidence_rows, kv_pool_row
 from capacity_core.api.device_readers import DeviceReading
-from capacity_core.api.extractors import Extractor, Run
+from capacity_core.api.extractors import Run
 from capacity_core.api.kv_layouts import ModelConfig
-from capacity_core.api.ledger import (
-    Deployment,
-    Finding,
-    Ledger,
-    RankFacts,
-    Severity,
-    Status,
-)
+from capacity_core.api.ledger import Finding, Ledger, RankFacts, Severity
 from capacity_core.api.report import (
+    ABSENT,
     SCHEMA,
     InputRow,
     LayoutRow,
     Outcome,
     PluginRow,
     Report,
-    RunRow,
     VersionRange,
 )
-from capacity_core.errors import NothingRecognised, UnusableInput, UsageError
+from capacity_core.errors import UnusableInput, UsageError
 from capacity_core.loader import Plugins
+from capacity_core.reading.logs import Logs, read_logs, selected
 from capacity_core.reading.model_config import read_model_config
-from capacity_core.reading.runs import split
 from capacity_core.reading.scan import Scanner
-from capacity_core.reading.sources import Source
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 
 DEFAULT_LENGTHS = (4096, 6144, 8192)
 
 
+def _several(paths: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (paths,) if isinstance(paths, str) else tuple(paths or ())
+
+
 @attrs.frozen(kw_only=True)
 class Options:
-    """What a caller may ask of an analysis; paths are as the user gave them."""
+    """What a caller may ask of an analysis; paths are as the user gave them.
 
-    smi: str | None = None
+    The k-th of `smi` belongs to the k-th log; `smi_map` says which device is which rank
+    (`4=TP0,5=TP1`). `unmatched` asks for the lines that speak of memory and that nobody knew.
+    """
+
+    smi: tuple[str, ...] = attrs.field(default=(), converter=_several)
+    smi_map: str | None = None
     config: str | None = None
     gpu: str | None = None
     rank: str | None = None
     request_tokens: tuple[int, ...] = DEFAULT_LENGTHS
     run: int | None = None
     layout: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class _Read:
-    """One run with what its framework's extractor made of it."""
-
-    row: RunRow
-    run: Run
-    ledger: Ledger
+    unmatched: bool = False
 
 
 @attrs.define
@@ -113,26 +106,27 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         raise UsageError("--layout says how to read a config.json: give one with --config")
     trouble = _Trouble(plugins)
     others: list[InputRow] = []
-    readings: tuple[DeviceReading, ...] = ()
-    if options.smi is not None:
-        content = _content(options.smi, "smi", others)
-        readings = _device_readings(content, options.smi, trouble)
+    readings = tuple(
+        _device_readings(_content(path, f"smi{number}", others), path, f"smi{number}", trouble)
+        for number, path in enumerate(options.smi)
+    )
     config = None
     if options.config is not None:
-        config = read_model_config(_content(options.config, "config", others), options.config)
-    reads, inputs = _read_logs(paths, plugins, options, trouble)
-    chosen = _select(reads, options.run)
+        config = read_model_config(_content(options.config, "config0", others), options.config)
+    logs = _read(paths, plugins, options, trouble)
+    chosen = selected(logs.reads, options.run)
     layout, layout_findings = _layout(config, options, chosen.ledger, trouble)
     ledger = with_layout(chosen.ledger, layout)
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
-    devices, device_findings = by_rank(readings, facts, ledger.deployment)
+    devices, device_findings = by_rank(readings, facts, ledger.deployment, options.smi_map)
+    measured = tuple(reading for of_one in readings for reading in of_one)
     ranks = tuple(rank_row(rank, devices.get(rank.id)) for rank in facts)
     shown, asked = shown_rank(facts, options.rank)
     gpu, clash = gpu_row(
         plugins.gpu_specs,
         options.gpu,
-        _device_name(ledger, readings),
-        _device_total(facts, readings),
+        _device_name(ledger, measured),
+        _device_total(facts, measured),
     )
     fits = concurrency(ledger, options.request_tokens)
     return Report(
@@ -140,8 +134,8 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         tool=_tool_version(),
         title=ledger.title,
         plugins=trouble.all_rows(),
-        inputs=(*inputs, *others),
-        runs=tuple(read.row for read in reads),
+        inputs=(*logs.inputs, *others),
+        runs=tuple(read.row for read in logs.reads),
         selected_run=chosen.row.index,
         deployment=deployment_row(ledger, gpu),
         version_range=VersionRange(
@@ -160,121 +154,55 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *ledger.findings,
             *contradictions(ledger, ranks),
             *device_findings,
-            *_clash_findings(clash, readings),
+            *_clash_findings(clash, measured),
             *layout_findings,
-            *_left_out_findings(inputs, chosen.run),
+            *_left_out_findings(logs.inputs, chosen.run),
             *trouble.findings,
         ),
         advice=tuple(advise(ledger, fits, layout)),
         load=load_row(ledger.load, fits.request_limit),
         evidence=tuple(evidence_rows(chosen.run)),
         evidence_omitted=dict(chosen.run.omitted),
+        unmatched=tuple(logs.unmatched) if options.unmatched else ABSENT,
     )
 
 
 # --- reading ----------------------------------------------------------
 
 
-def _read_logs(
-    paths: Sequence[str], plugins: Plugins, options: Options, trouble: _Trouble
-) -> tuple[list[_Read], tuple[InputRow, ...]]:
-    """Every run of every log. Only runs that may be selected keep their sightings."""
+def _read(paths: Sequence[str], plugins: Plugins, options: Options, trouble: _Trouble) -> Logs:
     owners = {event: e.framework for e in plugins.extractors for event in e.events}
-    extractors = {e.framework: e for e in plugins.extractors}
-    scanner = Scanner(plugins.matchers, plugins.prefixes, owners)
-    reads: list[_Read] = []
-    inputs: list[InputRow] = []
-    unreadable: str | None = None
-    for number, path in enumerate(paths):
-        source = Source(f"log{number}", path)
-        try:
-            for run in split(scanner.scan(source), plugins.extractors, trouble.blame):
-                reads.append(_read(run, extractors[run.framework], len(reads), trouble))
-                _forget_older(reads, options.run)
-            inputs.append(InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read))
-            if source.truncated:
-                trouble.findings.append(_cut_finding(source))
-            if source.looks_binary:
-                unreadable = path
-        finally:
-            source.close()
+    scanner = Scanner(plugins.matchers, plugins.prefixes, owners, keep_unmatched=options.unmatched)
+    logs = read_logs(paths, scanner, plugins.extractors, trouble.blame, wanted=options.run)
+    trouble.findings += [_cut_finding(name, path) for name, path in logs.cut]
     trouble.findings += _scan_findings(scanner)
     for name, error in sorted(scanner.broken.items()):
         trouble.blame(name, error)
-    if not reads:
-        if unreadable is not None:
-            raise UnusableInput(f"{unreadable}: looks binary, and holds no line of a server's log.")
-        raise NothingRecognised(tuple(paths), tuple(sorted(e.title for e in plugins.extractors)))
-    return reads, tuple(inputs)
+    return logs
 
 
-def _read(run: Run, extractor: Extractor, index: int, trouble: _Trouble) -> _Read:
-    try:
-        ledger = extractor.extract(run)
-        if not isinstance(ledger, Ledger):
-            raise TypeError(f"extract returned a {type(ledger).__name__}, not a Ledger")
-    # The border of a plugin: its run stays in the report, with nothing known of it and the plugin
-    # named.
-    except Exception as error:  # noqa: BLE001
-        trouble.blame(extractor.framework, f"{type(error).__name__}: {error}")
-        ledger = Ledger(
-            framework=extractor.framework,
-            title=extractor.title,
-            status=Status.INCOMPLETE,
-            reached=None,
-            deployment=Deployment(),
-        )
-    row = RunRow(
-        index=index,
-        first=run.first,
-        last=run.last,
-        inputs=tuple(run.inputs),
-        framework=run.framework,
-        status=ledger.status,
-    )
-    return _Read(row=row, run=run, ledger=ledger)
-
-
-def _forget_older(reads: list[_Read], wanted: int | None) -> None:
-    """Let go of what no later step can ask for, so that a log of many restarts stays small in
-    memory."""
-    if len(reads) < 2 or wanted is not None or not reads[-1].ledger.says_memory:
-        return
-    old = reads[-2]
-    reads[-2] = attrs.evolve(old, run=Run(old.run.framework))
-
-
-def _select(reads: Sequence[_Read], wanted: int | None) -> _Read:
-    """The run asked for, else the last one that says anything of memory or failed, else the last
-    one."""
-    if wanted is not None:
-        for read in reads:
-            if read.row.index == wanted:
-                return read
-        raise UsageError(f"--run {wanted}: there are runs 0 to {len(reads) - 1}")
-    telling = [read for read in reads if read.ledger.says_memory]
-    return (telling or list(reads))[-1]
-
-
-def _content(path: str, kind: str, rows: list[InputRow]) -> bytes:
-    """A small input's bytes, read once, and its row: `smi0`, `config0`."""
+def _content(path: str, name: str, rows: list[InputRow]) -> bytes:
+    """A small input's bytes, read once, and its row: `smi0`, `smi1`, `config0`."""
     try:
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
         raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
     sha256 = hashlib.sha256(content).hexdigest()
-    rows.append(InputRow(id=f"{kind}0", kind=kind, path=path, bytes=len(content), sha256=sha256))
+    kind = name.rstrip("0123456789")
+    rows.append(InputRow(id=name, kind=kind, path=path, bytes=len(content), sha256=sha256))
     return content
 
 
-def _device_readings(raw: bytes, path: str, trouble: _Trouble) -> tuple[DeviceReading, ...]:
+def _device_readings(
+    raw: bytes, path: str, name: str, trouble: _Trouble
+) -> tuple[DeviceReading, ...]:
     content = raw.decode("utf-8-sig", "replace").replace("\r\n", "\n")
     readers = trouble.plugins.device_readers
     for reader in readers:
         try:
             if reader.recognises(content):
-                return tuple(reader.read(content, "smi0"))
+                return tuple(reader.read(content, name))
         except UnusableInput as error:
             raise UnusableInput(f"{path}: {error}") from None
         # The border of a plugin: another reader may still know the form.
@@ -344,7 +272,7 @@ def _clash_findings(clash: str | None, readings: Sequence[DeviceReading]) -> lis
 
 
 def _left_out_findings(inputs: Sequence[InputRow], run: Run) -> list[Finding]:
-    """Logs of which nothing is in the report, which is about one run of one log."""
+    """Logs of which nothing is in the report, which is about one run of one deployment."""
     left = [row for row in inputs if row.id not in run.inputs]
     if not left:
         return []
@@ -353,18 +281,18 @@ def _left_out_findings(inputs: Sequence[InputRow], run: Run) -> list[Finding]:
         Finding(
             code="log-not-in-report",
             severity=Severity.WARNING,
-            message=f"the report is about one run of one log; not in it: {names}. See --run.",
+            message=f"the report is about one deployment; not in it: {names}. See --run.",
             evidence=tuple(row.id for row in left),
         )
     ]
 
 
-def _cut_finding(source: Source) -> Finding:
+def _cut_finding(name: str, path: str) -> Finding:
     return Finding(
         code="input-cut",
         severity=Severity.WARNING,
-        message=f"{source.path}: the compressed data ends early; what came before it was read",
-        evidence=(source.name,),
+        message=f"{path}: the compressed data ends early; what came before it was read",
+        evidence=(name,),
     )
 
 

@@ -16,7 +16,7 @@ def shown_rank(facts: Sequence[RankFacts], spec: str | None) -> tuple[str | None
     """The rank whose table is shown: the one asked for, else the one with least free at the last
     common stage."""
     if spec is not None:
-        return _rank_named(facts, spec).id.text, True
+        return rank_named(facts, spec, "--rank").id.text, True
     for stage in reversed(Stage):
         frees = [
             (free.number, rank.id.text)
@@ -28,7 +28,8 @@ def shown_rank(facts: Sequence[RankFacts], spec: str | None) -> tuple[str | None
     return (facts[0].id.text if facts else None), False
 
 
-def _rank_named(facts: Sequence[RankFacts], spec: str) -> RankFacts:
+def rank_named(facts: Sequence[RankFacts], spec: str, option: str) -> RankFacts:
+    """The one rank that coordinates single out; raises UsageError, naming the option."""
     wanted = _coordinates(spec)
     found = [
         rank
@@ -39,7 +40,7 @@ def _rank_named(facts: Sequence[RankFacts], spec: str) -> RankFacts:
         return found[0]
     there = ", ".join(rank.id.text for rank in facts) or "none"
     why = "names no rank of the log" if not found else "names several ranks"
-    raise UsageError(f"--rank {spec}: {why}; there are: {there}")
+    raise UsageError(f"{option} {spec}: {why}; there are: {there}")
 
 
 def _coordinates(spec: str) -> dict[str, int]:

@@ -4,7 +4,7 @@ facts out."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -110,6 +110,24 @@ class Run:
         same.append(number)
         if len(same) > KEPT_PER_SPEAKER:
             self._let_go(same, sighting)
+
+    @classmethod
+    def joined(cls, runs: Iterable[Run]) -> Run:
+        """The runs of several nodes as one, in the order given."""
+        whole: Run | None = None
+        for run in runs:
+            whole = whole or cls(run.framework)
+            for sighting in run:
+                whole.add(sighting)
+            for matcher, count in run.omitted.items():
+                whole.omitted[matcher] += count
+            for field, amount in run._sums.items():
+                whole._sums[field] += amount
+            whole.clashes += run.clashes
+            whole.interleaved = whole.interleaved or run.interleaved
+        if whole is None:
+            raise ValueError("no run to join")
+        return whole
 
     def _let_go(self, same: list[int], sighting: Sighting[Any]) -> None:
         """Forget the middle one of a speaker's sightings that holds no largest number."""

@@ -40,6 +40,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     commands_in={
         "analyze": "capacity_core.cli.analyze",
+        "explain": "capacity_core.cli.explain",
         "gpus": "capacity_core.cli.gpus",
         "plugins": "capacity_core.cli.plugins",
     },

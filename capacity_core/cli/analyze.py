@@ -17,8 +17,15 @@ from capacity_core.errors import ExitCode, PluginError, UsageError
     "--smi",
     "--nvidia-smi-file",
     "smi",
+    multiple=True,
     metavar="FILE",
-    help="Output of the device tool, one row for each GPU (README tells the command).",
+    help="Output of the device tool, one row for each GPU (README tells the command). May repeat: "
+    "the k-th belongs to the k-th log.",
+)
+@click.option(
+    "--smi-map",
+    metavar="N=RANK,…",
+    help="Which device is which rank: 4=TP0,5=TP1; with several --smi, smi1:4=TP8.",
 )
 @click.option(
     "--config", "--config-json", "config", metavar="FILE", help="The model's config.json."
@@ -37,6 +44,9 @@ from capacity_core.errors import ExitCode, PluginError, UsageError
 @click.option("--run", type=click.IntRange(min=0), help="Report this server start, counted from 0.")
 @click.option("--layout", metavar="NAME", help="Use this KV layout for --config.")
 @click.option(
+    "--unmatched", is_flag=True, help="Also list lines that speak of memory and nobody recognised."
+)
+@click.option(
     "--format",
     "output_format",
     default="text",
@@ -49,13 +59,15 @@ from capacity_core.errors import ExitCode, PluginError, UsageError
 def command(
     logs: tuple[str, ...],
     log_files: tuple[str, ...],
-    smi: str | None,
+    smi: tuple[str, ...],
+    smi_map: str | None,
     config: str | None,
     gpu: str | None,
     rank: str | None,
     request_tokens: tuple[int, ...],
     run: int | None,
     layout: str | None,
+    unmatched: bool,
     output_format: str,
     output: str | None,
     disable_plugins: tuple[tuple[str, ...], ...],
@@ -64,12 +76,14 @@ def command(
 ) -> int:
     """Explain the GPU memory and the capacity of the server that wrote LOG.
 
-    LOG is a file, a .gz file or - for stdin. The last server start that says anything is reported.
+    LOG is a file, a .gz file or - for stdin; several logs are the nodes of one deployment. The last
+    server start that says anything is reported.
 
     \b
     Examples:
       capacity analyze server.log --smi smi.txt --config config.json
       docker logs my-server 2>&1 | capacity analyze - --format json
+      capacity analyze node0.log node1.log --smi smi0.txt --smi smi1.txt
 
     \b
     Exit codes: 0 report made · 1 input unusable · 2 wrong usage · 3 report made, but a plugin
@@ -88,12 +102,14 @@ def command(
         raise UsageError(f"--format {output_format}: there are: {', '.join(sorted(renderers))}")
     options = Options(
         smi=smi,
+        smi_map=smi_map,
         config=config,
         gpu=gpu,
         rank=rank,
         request_tokens=request_tokens,
         run=run,
         layout=layout,
+        unmatched=unmatched,
     )
     report = analyse(paths, options, plugins)
     try:

@@ -24,6 +24,12 @@ OVERLAP = 1 << 17
 PREFIX_REACH = 4096
 TEXT_KEPT = 300
 CLASHES_KEPT = 20
+UNMATCHED_KEPT = 200
+
+# What a line about memory has: an amount, or one of the words.
+_OF_MEMORY = re.compile(
+    rb"\d ?[GM]i?B\b|\b(?:[Mm]emory|KV [Cc]ache|kv_cache|mem_\w+|avail mem|mem usage|OOM)\b"
+)
 
 # The last digits of an input that ends inside a line may be missing: such a number is not read.
 _CUT_NUMBER = re.compile(r"(?<![\d.,])[\d.,]+$")
@@ -63,8 +69,16 @@ class Scanner:
         prefixes: Iterable[Prefix],
         owners: Mapping[type, str],
         engine: AnchorEngine | None = None,
+        *,
+        keep_unmatched: bool = False,
     ) -> None:
-        """`owners` names the framework of each event class: its prefixes name the speaker."""
+        """`owners` names the framework of each event class: its prefixes name the speaker.
+
+        With `keep_unmatched`, lines that speak of memory and in which no message is known are kept
+        as `unmatched`, (id, text), the first `UNMATCHED_KEPT` of them.
+        """
+        self._keep_unmatched = keep_unmatched
+        self.unmatched: list[tuple[str, str]] = []
         self._by_anchor: dict[bytes, list[Matcher]] = {}
         self._run_time: list[Matcher] = []
         for matcher in matchers:
@@ -98,6 +112,8 @@ class Scanner:
         peaks = _Peaks(self._run_time)
         for block in _blocks(chunks):
             handled = 0
+            begun = lines.at(block, 0) if self._keep_unmatched else 0
+            known: set[int] = set()
             for hit in self._engine.hits(block.data):
                 if hit < handled:
                     continue
@@ -106,10 +122,29 @@ class Scanner:
                     yield from self._numbered(block, *_line_around(block.data, position), lines)
                 handled = end
                 peaks.forget()  # what follows may belong to another run
-                yield from self._numbered(block, start, end, lines)
+                for sighting in self._numbered(block, start, end, lines):
+                    known.add(start)
+                    yield sighting
             for position in peaks.lines(block, handled, len(block.data)):
                 yield from self._numbered(block, *_line_around(block.data, position), lines)
+            if self._keep_unmatched:
+                self._note_unmatched(block, known, source.name, begun)
             lines.leave(block)
+
+    def _note_unmatched(self, block: Block, known: set[int], name: str, begun: int) -> None:
+        """Keep the lines of a block that speak of memory and that gave no sighting."""
+        handled, number, counted = -1, begun, 0
+        for match in _OF_MEMORY.finditer(block.data, block.first, block.last):
+            start, end = _line_around(block.data, match.start())
+            if start <= handled or len(self.unmatched) >= UNMATCHED_KEPT:
+                continue
+            handled = start
+            text = clean(block.data[start:end])
+            if start in known or any(matcher.anchor in text for matcher in self._run_time):
+                continue
+            number += block.data.count(b"\n", counted, start)
+            counted = start
+            self.unmatched.append((f"{name}:{number}", _cut(text, match.start() - start)))
 
     def _numbered(
         self, block: Block, start: int, end: int, lines: _LineNumbers
@@ -118,12 +153,12 @@ class Scanner:
 
     def _line(self, block: Block, start: int, end: int, line: str) -> Iterator[Sighting[object]]:
         raw = block.data[start:end]
-        text = _clean(raw)
+        text = clean(raw)
         floor, limit = 0, len(text)
         if start < block.first:
-            floor = len(_clean(block.data[start : block.first]))
+            floor = len(clean(block.data[start : block.first]))
         if block.last < end:
-            limit = len(_clean(block.data[start : block.last]))
+            limit = len(clean(block.data[start : block.last]))
         if block.unfinished and end == len(block.data):
             text = _CUT_NUMBER.sub("", text)
         for low, matcher, event in self.matches(text, line):
@@ -179,6 +214,11 @@ class Scanner:
         except Exception as error:  # noqa: BLE001
             self.broken[matcher.name] = f"{type(error).__name__}: {error}"
             return []
+
+    def speaker_of(self, text: str) -> str:
+        """The last prefix of any framework in a text, as it stands there; empty without one."""
+        found = [m for prefix in self._prefixes[None] for m in prefix.regex.finditer(text)]
+        return max(found, key=lambda match: match.end())[0].strip() if found else ""
 
     def _speaker(self, text: str, position: int, framework: str | None) -> Speaker:
         """Whom the nearest prefix to the left names; nobody in particular when there is none."""
@@ -293,7 +333,8 @@ def _blocks(chunks: Iterator[bytes]) -> Iterator[Block]:
         yield Block(tail, offset, first, len(tail), unfinished=True)
 
 
-def _clean(raw: bytes) -> str:
+def clean(raw: bytes) -> str:
+    """A line's text without colour codes."""
     return _ANSI.sub("", raw.decode("utf-8", "replace"))
 
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Iterator
 
 import attrs
 
 from capacity_core.api.ledger import Stage, Status
 from capacity_core.api.report import CategoryRow, EvidenceRow, RankRow, Report
-from capacity_core.units import GIB, MIB, Unit
+from capacity_core.rendering.course import load, outcome, steps, unmatched
+from capacity_core.rendering.figures import (
+    amount_text,
+    bound_text,
+    error_text,
+    gib_or_unknown,
+    gib_text,
+    lines_text,
+    plain_text,
+    source_text,
+    table,
+    whole_text,
+    with_unit,
+    words,
+    wrapped,
+)
+from capacity_core.units import MIB
 from capacity_core.values import Known, Origin, Unknown, Value
 
-WIDTH = 100
 SHOWN_RANKS = 32
 SHOWN_LINES = 40
 
@@ -26,15 +39,18 @@ class TextRenderer:
         sections = (
             _headline(report),
             _plugin_trouble(report),
-            _outcome(report),
+            outcome(report),
             _configuration(report),
             _breakdown(report),
+            steps(report),
             _ranks(report),
             _kv_pool(report),
             _concurrency(report),
+            load(report),
             _findings(report),
             _advice(report),
             _evidence(report),
+            unmatched(report),
         )
         return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
@@ -67,26 +83,11 @@ def _run(report: Report) -> str:
 def _plugin_trouble(report: Report) -> Iterator[str]:
     for row in report.plugins:
         if row.status == "failed":
-            yield from _wrapped(
+            yield from wrapped(
                 f"! plugin {row.name} ({row.distribution or row.module}) failed: {row.error}; "
                 f"what only it reads is missing here",
                 "",
             )
-
-
-def _outcome(report: Report) -> Iterator[str]:
-    outcome = report.outcome
-    if outcome.status is Status.READY:
-        return
-    yield "Outcome"
-    if outcome.failure is None:
-        stage = outcome.stage.value.replace("_", " ") if outcome.stage else "before any known stage"
-        yield f"  the log ends {'after: ' * bool(outcome.stage)}{stage}; no error text follows"
-        return
-    failure = outcome.failure
-    yield f"  failed               {failure.kind.value.replace('_', ' ')}"
-    yield f"  stage reached        {failure.stage.value.replace('_', ' ')}"
-    yield from _wrapped(f"{_where(failure.evidence, report)} {failure.message}", "  ")
 
 
 def _configuration(report: Report) -> Iterator[str]:
@@ -101,39 +102,39 @@ def _configuration(report: Report) -> Iterator[str]:
         ("context", p.context),
         ("nodes", p.nodes),
     )
-    parallel = " · ".join(f"{name} {_plain(v)}" for name, v in sizes if isinstance(v, Known))
-    dtype = _plain(d.kv_cache_dtype)
+    parallel = " · ".join(f"{name} {plain_text(v)}" for name, v in sizes if isinstance(v, Known))
+    dtype = plain_text(d.kv_cache_dtype)
     if isinstance(d.kv_cache_dtype_resolved, Known):
-        dtype += f" (asked), {_plain(d.kv_cache_dtype_resolved)} (allocated)"
+        dtype += f" (asked), {plain_text(d.kv_cache_dtype_resolved)} (allocated)"
     rows = [
-        ("model", _plain(d.model)),
-        ("quantization", _plain(d.quantization)),
+        ("model", plain_text(d.model)),
+        ("quantization", plain_text(d.quantization)),
         ("parallel", parallel or "unknown"),
         ("gpu", _gpu(report)),
-        ("context length", _plain(d.context_length)),
+        ("context length", plain_text(d.context_length)),
         ("kv cache dtype", dtype),
-        ("page size", _plain(d.page_size)),
-        ("mem-fraction-static", _plain(d.mem_fraction_static)),
-        ("gpu-memory-utilization", _plain(d.gpu_memory_utilization)),
-        ("chunked prefill", _plain(d.chunked_prefill_size)),
-        ("speculative", _plain(d.speculative)),
-        ("disaggregation", _plain(d.disaggregation)),
+        ("page size", plain_text(d.page_size)),
+        ("mem-fraction-static", plain_text(d.mem_fraction_static)),
+        ("gpu-memory-utilization", plain_text(d.gpu_memory_utilization)),
+        ("chunked prefill", plain_text(d.chunked_prefill_size)),
+        ("speculative", plain_text(d.speculative)),
+        ("disaggregation", plain_text(d.disaggregation)),
     ]
     yield "Serving configuration"
     optional = ("speculative", "disaggregation", "mem-fraction-static", "gpu-memory-utilization")
     for name, shown in rows:
         if shown != "unknown" or name not in optional:
-            yield from _wrapped(shown, f"  {name:<23}", " " * 25)
+            yield from wrapped(shown, f"  {name:<23}", " " * 25)
 
 
 def _gpu(report: Report) -> str:
     gpu = report.deployment.gpu
-    name = _plain(gpu.key) if isinstance(gpu.key, Known) else _plain(gpu.name)
+    name = plain_text(gpu.key) if isinstance(gpu.key, Known) else plain_text(gpu.name)
     details = []
     if isinstance(gpu.total, Known):
-        details.append(f"{_gib(gpu.total)} GiB = {_source(gpu.total)}")
+        details.append(f"{gib_text(gpu.total)} GiB = {source_text(gpu.total)}")
     if isinstance(gpu.nominal_gb, Known):
-        details.append(f"sold as {_plain(gpu.nominal_gb)} GB")
+        details.append(f"sold as {plain_text(gpu.nominal_gb)} GB")
     if not isinstance(gpu.key, Known) and gpu.candidates:
         more = f" and {len(gpu.candidates) - 6} more" if len(gpu.candidates) > 6 else ""
         details.append("fits " + ", ".join(gpu.candidates[:6]) + more)
@@ -153,17 +154,20 @@ def _breakdown(report: Report) -> Iterator[str]:
         _category(name, rank.memory[name], report)
         for name in (*order, "unattributed", "activation")
     ]
-    yield from _table(
+    yield from table(
         [row for row in rows if row is not None],
         ("Category", "GiB", "MiB", "%", "From"),
         align=("left", "right", "right", "right", "left"),
         widths=(None, None, None, None, 56),
     )
+    for pool in rank.host_pools:
+        said = f"in host memory, not counted here: {with_unit(pool.size)}, {pool.label}"
+        yield from wrapped(said, "  ")
     if len(rank.parts) > 1:
         yield "  of which"
         for part in rank.parts:
-            size = f"{_gib(part.size):>8}" if isinstance(part.size, Known) else " unknown"
-            yield from _wrapped(
+            size = f"{gib_text(part.size):>8}" if isinstance(part.size, Known) else " unknown"
+            yield from wrapped(
                 f"{size}  {part.category.value} · {part.role.value} · {part.label}", "   ", " " * 13
             )
 
@@ -174,18 +178,24 @@ def _category(name: str, row: CategoryRow, report: Report) -> list[str] | None:
         if name == "state_pool" and row.inside is None:
             return None
         why = f"inside {row.inside.value}" if row.inside else _first_reasons(value.why)
-        bound = _bound(value)
+        bound = bound_text(value)
         return [name, bound or ("" if row.inside else "unknown"), "", "", why]
     beside = name in ("free", "unattributed")  # no part of what is used
     share = "" if row.share is None or beside else f"{100 * row.share:.1f}"
-    origin = _source(value)
+    origin = source_text(value)
     if value.origin in (Origin.PRINTED, Origin.CONFIGURED, Origin.MEASURED):
         origin = f"{value.origin.value}: {origin}"
-    error = f" ±{_short(value.error)}" if value.error and value.origin is Origin.DERIVED else ""
+    error = f" ±{error_text(value.error)}" if value.error and value.origin is Origin.DERIVED else ""
     mib = value.to(MIB).number
     note = f"; {row.note}" if row.note else ""
-    where = _where(value.evidence[:3], report)
-    return [name, _gib(value), f"{round(mib):,}", share, f"{origin}{error}{note}  {where}".strip()]
+    where = lines_text(value.evidence[:3], report)
+    return [
+        name,
+        gib_text(value),
+        f"{round(mib):,}",
+        share,
+        f"{origin}{error}{note}  {where}".strip(),
+    ]
 
 
 def _first_reasons(why: str) -> str:
@@ -208,16 +218,16 @@ def _ranks(report: Report) -> Iterator[str]:
     rows = []
     for rank in report.ranks[:SHOWN_RANKS]:
         row = [rank.label]
-        row += [_gib_or_unknown(rank.memory[c].value) for c in ("weights", "kv_pool", "cuda_graph")]
-        row += [_gib_or_unknown(_free_at(rank, stage)) for stage in shown]
+        row += [gib_or_unknown(rank.memory[c].value) for c in ("weights", "kv_pool", "cuda_graph")]
+        row += [gib_or_unknown(_free_at(rank, stage)) for stage in shown]
         if measured:
             device = rank.device
             row += [
-                _whole(device.used) if device else "unknown",
-                _whole(device.free) if device else "unknown",
+                whole_text(device.used) if device else "unknown",
+                whole_text(device.free) if device else "unknown",
             ]
         rows.append(row)
-    yield from _table(rows, header, align=("left", *["right"] * (len(header) - 1)))
+    yield from table(rows, header, align=("left", *["right"] * (len(header) - 1)))
     if len(report.ranks) > SHOWN_RANKS:
         yield f"  … and {len(report.ranks) - SHOWN_RANKS} more (all of them in --format json)"
     if measured:
@@ -234,17 +244,17 @@ def _kv_pool(report: Report) -> Iterator[str]:
     pool = report.kv_pool
     yield "KV pool"
     per_worker = " per DP rank" if isinstance(pool.tokens, Known) else ""
-    rows: list[tuple[str, str]] = [("tokens", _said(pool.tokens) + per_worker)]
+    rows: list[tuple[str, str]] = [("tokens", with_unit(pool.tokens) + per_worker)]
     if len(pool.workers) > 1 or not isinstance(pool.deployment_tokens, Known):
-        rows.append(("deployment tokens", _said(pool.deployment_tokens)))
+        rows.append(("deployment tokens", with_unit(pool.deployment_tokens)))
     rows += [
-        ("size on one GPU", _said(pool.size)),
-        ("budget before it", _said(pool.budget)),
-        ("element type", _said(pool.dtype)),
-        ("bytes per token", _said(pool.bytes_per_token)),
+        ("size on one GPU", with_unit(pool.size)),
+        ("budget before it", with_unit(pool.budget)),
+        ("element type", with_unit(pool.dtype)),
+        ("bytes per token", with_unit(pool.bytes_per_token)),
     ]
     if isinstance(pool.bytes_per_full_token, Known):
-        mode = f"; sizing mode {_plain(pool.sizing_mode)}"
+        mode = f"; sizing mode {plain_text(pool.sizing_mode)}"
         rows.append(
             (
                 "bytes_per_full_token",
@@ -253,14 +263,17 @@ def _kv_pool(report: Report) -> Iterator[str]:
             )
         )
     if pool.state_slots is not None:
-        rows.append(("state slots", _said(pool.state_slots)))
+        rows.append(("state slots", with_unit(pool.state_slots)))
     for part in pool.pools:
         rows.append(
-            (f"pool {part.role.value} {part.label}", f"{_said(part.tokens)}, {_said(part.size)}")
+            (
+                f"pool {part.role.value} {part.label}",
+                f"{with_unit(part.tokens)}, {with_unit(part.size)}",
+            )
         )
     rows += _layout_rows(report)
     for name, shown in rows:
-        yield from _wrapped(shown, f"  {name:<22} ", " " * 25)
+        yield from wrapped(shown, f"  {name:<22} ", " " * 25)
 
 
 def _layout_rows(report: Report) -> Iterator[tuple[str, str]]:
@@ -268,27 +281,29 @@ def _layout_rows(report: Report) -> Iterator[tuple[str, str]]:
     if layout is None:
         return
     yield "layout", f"{layout.name}" + (f" ({layout.family})" if layout.family else "")
-    yield "  replication", _said(layout.replication)
-    yield "  bytes per token", _said(layout.bytes_per_token)
+    yield "  replication", with_unit(layout.replication)
+    yield "  bytes per token", with_unit(layout.bytes_per_token)
     if layout.formula:
         yield "  formula", layout.formula
     for term in layout.terms:
         if isinstance(term.slot, Known):
-            yield f"  {term.name}", f"{_said(term.slot)} ({term.slot.how})"
+            yield f"  {term.name}", f"{with_unit(term.slot)} ({term.slot.how})"
 
 
 def _concurrency(report: Report) -> Iterator[str]:
     c = report.concurrency
-    count = f"{_amount(c.workers)} of them" if isinstance(c.workers, Known) else "an unknown number"
+    count = (
+        f"{amount_text(c.workers)} of them" if isinstance(c.workers, Known) else "an unknown number"
+    )
     yield f"Concurrency (per DP rank; the deployment has {count})"
     rows = [
         [
             f"{row.request_tokens:,}",
-            _count(row.token_limit),
-            _count(row.request_limit),
-            _count(row.max_concurrent),
+            plain_text(row.token_limit),
+            plain_text(row.request_limit),
+            plain_text(row.max_concurrent),
             row.bound_by or "",
-            _count(row.deployment_max_concurrent),
+            plain_text(row.deployment_max_concurrent),
         ]
         for row in c.rows
     ]
@@ -300,7 +315,7 @@ def _concurrency(report: Report) -> Iterator[str]:
         "bound by",
         "deployment",
     )
-    yield from _table(rows, header, align=("right", "right", "right", "right", "left", "right"))
+    yield from table(rows, header, align=("right", "right", "right", "right", "left", "right"))
     whys = dict.fromkeys(
         part
         for row in c.rows
@@ -309,11 +324,11 @@ def _concurrency(report: Report) -> Iterator[str]:
         for part in value.why.split("; ")
     )
     for why in whys:
-        yield from _wrapped(why, "  unknown: ", " " * 11)
+        yield from wrapped(why, "  unknown: ", " " * 11)
     if c.reported is not None and isinstance(c.reported.value, Known):
         yield (
             f"  the engine itself printed {c.reported.value.amount}x for requests of "
-            f"{c.reported.request_tokens:,} tokens {_where(c.reported.value.evidence, report)}"
+            f"{c.reported.request_tokens:,} tokens {lines_text(c.reported.value.evidence, report)}"
         )
 
 
@@ -321,8 +336,8 @@ def _findings(report: Report) -> Iterator[str]:
     if report.findings:
         yield "Findings"
     for finding in report.findings:
-        where = _where(finding.evidence[:3], report)
-        yield from _wrapped(
+        where = lines_text(finding.evidence[:3], report)
+        yield from wrapped(
             f"{finding.message} {where}", f"  {finding.severity.value:<8} ", " " * 11
         )
 
@@ -331,12 +346,12 @@ def _advice(report: Report) -> Iterator[str]:
     if report.advice:
         yield "Tuning notes"
     for number, note in enumerate(report.advice, 1):
-        yield from _wrapped(
-            f"{note.message} {_where(note.evidence[:3], report)}", f"  {number}. ", "     "
+        yield from wrapped(
+            f"{note.message} {lines_text(note.evidence[:3], report)}", f"  {number}. ", "     "
         )
-        yield from _wrapped(f"{note.change}", "     try: ", "          ")
-        yield from _wrapped(_said(note.effect), "     gives: ", "            ")
-        yield from _wrapped(note.cost, "     costs: ", "            ")
+        yield from wrapped(f"{note.change}", "     try: ", "          ")
+        yield from wrapped(with_unit(note.effect), "     gives: ", "            ")
+        yield from wrapped(note.cost, "     costs: ", "            ")
 
 
 def _evidence(report: Report) -> Iterator[str]:
@@ -344,8 +359,8 @@ def _evidence(report: Report) -> Iterator[str]:
     telling = [row for row in report.evidence if row.fields] or report.evidence
     shown = telling[:SHOWN_LINES]
     for row in shown:
-        where = _where((row.id,), report)
-        yield from _wrapped(f"{_fact(row)}", f"  {where:<18} ", " " * 21, most=2)
+        where = lines_text((row.id,), report)
+        yield from wrapped(f"{_fact(row)}", f"  {where:<18} ", " " * 21, most=2)
     left = len(report.evidence) - len(shown) + sum(report.evidence_omitted.values())
     if left:
         yield f"  … and {left:,} more recognised lines (--format json has them)"
@@ -354,127 +369,4 @@ def _evidence(report: Report) -> Iterator[str]:
 def _fact(row: EvidenceRow) -> str:
     fields = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in row.fields.items())
     rank = f"{row.rank}: " if row.rank else ""
-    return f"{rank}{_words(row.matcher)}" + (f": {fields}" if fields else "")
-
-
-def _words(matcher: str) -> str:
-    """A matcher's name as words, without its framework."""
-    return matcher.partition(".")[2].replace("_", " ")
-
-
-# --- figures as text --------------------------------------------------
-
-
-def _plain(value: Value) -> str:
-    if isinstance(value, Unknown):
-        return _bound(value) or "unknown"
-    return _amount(value)
-
-
-def _said(value: Value) -> str:
-    """A value with its unit; an unknown with its reason."""
-    if isinstance(value, Unknown):
-        bound = _bound(value)
-        return f"{bound or 'unknown'} ({value.why})"
-    unit = f" {value.unit}" if value.unit and value.unit.symbol not in ("count", "ratio") else ""
-    error = ""
-    if value.error and value.origin is Origin.DERIVED:
-        error = f" ±{_short(value.error)}"
-    assuming = f", assuming {'; '.join(value.assuming)}" if value.assuming else ""
-    return f"{_amount(value)}{error}{unit}{assuming}"
-
-
-def _amount(value: Known) -> str:
-    if not isinstance(value.amount, Decimal):
-        return str(value.amount)
-    if value.unit == GIB:
-        return _gib(value)
-    number = value.amount
-    if number == number.to_integral_value():
-        return f"{int(number):,}"
-    return f"{number:,.2f}" if abs(number) >= 1 else str(number.normalize())
-
-
-def _bound(value: Unknown) -> str:
-    if value.at_most is not None:
-        return f"≤ {_bare(value.at_most, value.unit)}"
-    if value.at_least is not None:
-        return f"≥ {_bare(value.at_least, value.unit)}"
-    return ""
-
-
-def _bare(number: Decimal, unit: Unit | None) -> str:
-    if unit == GIB:
-        return f"{number:.2f}"
-    return f"{int(number):,}"
-
-
-def _count(value: Value) -> str:
-    return _plain(value)
-
-
-def _gib(value: Known) -> str:
-    return f"{value.to(GIB).number:,.2f}"
-
-
-def _gib_or_unknown(value: Value | None) -> str:
-    return _gib(value) if isinstance(value, Known) else "unknown"
-
-
-def _whole(value: Value) -> str:
-    return f"{round(value.number):,}" if isinstance(value, Known) else "unknown"
-
-
-def _short(error: Decimal) -> str:
-    rounded = float(f"{error:.1g}")
-    return f"{rounded:,.0f}" if rounded >= 1 else f"{rounded:g}"
-
-
-def _source(value: Known) -> str:
-    how = value.how or value.origin.value
-    return _words(how) or how if value.origin is Origin.PRINTED else how
-
-
-def _where(evidence: Sequence[str], report: Report) -> str:
-    """Lines as a reader looks them up: the file's name where there are several logs."""
-    if not evidence:
-        return ""
-    logs = sum(row.kind == "log" for row in report.inputs)
-    items = dict.fromkeys(i.removeprefix("log0") if logs == 1 else i for i in evidence)
-    return f"[{' '.join(items)}]"
-
-
-# --- layout -----------------------------------------------------------
-
-
-def _table(
-    rows: Sequence[Sequence[str]],
-    header: Sequence[str],
-    *,
-    align: Sequence[str],
-    widths: Sequence[int | None] | None = None,
-) -> Iterator[str]:
-    from tabulate import tabulate  # only a report needs it, and it is slow to import
-
-    table = tabulate(
-        rows,
-        headers=header,
-        tablefmt="plain",
-        colalign=align if rows else None,
-        disable_numparse=True,
-        maxcolwidths=list(widths) if widths and rows else None,
-    )
-    yield from (f"  {line}".rstrip() for line in table.splitlines())
-
-
-def _wrapped(text: str, first: str, rest: str = "  ", most: int | None = None) -> Iterable[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=True,
-        break_on_hyphens=False,
-        max_lines=most,
-        placeholder=" …",
-    ) or [first]
+    return f"{rank}{words(row.matcher)}" + (f": {fields}" if fields else "")

@@ -137,7 +137,9 @@ def test_a_negative_category_is_a_finding() -> None:
 
 def test_device_rows_are_ranks_in_order_as_an_assumption() -> None:
     ranks = (rank(0), rank(1))
-    rows, findings = by_rank([reading(70000, 11080), reading(60000, 21080, 2)], ranks, Deployment())
+    rows, findings = by_rank(
+        [[reading(70000, 11080), reading(60000, 21080, 2)]], ranks, Deployment()
+    )
     assert findings == []
     second = rows[ranks[1].id]
     assert amount(second.used) == 60000
@@ -148,22 +150,22 @@ def test_device_rows_are_ranks_in_order_as_an_assumption() -> None:
 def test_device_rows_out_of_order_are_ranks_by_their_numbers() -> None:
     ranks = (rank(0), rank(1))
     backwards = [reading(60000, 21080, 2), reading(70000, 11080)]
-    rows, _ = by_rank(backwards, ranks, Deployment())
+    rows, _ = by_rank([backwards], ranks, Deployment())
     assert [amount(rows[each.id].used) for each in ranks] == [70000, 60000]
 
 
 def test_one_shown_rank_of_eight_finds_its_row_by_its_number() -> None:
     deployment = Deployment(parallel=Parallel(tensor=known(8, COUNT, Origin.CONFIGURED)))
     readings = [reading(70000 + n, 11080, n + 1) for n in range(8)]
-    rows, findings = by_rank(readings, (rank(5),), deployment)
+    rows, findings = by_rank([readings], (rank(5),), deployment)
     assert findings == []
     assert amount(rows[RankId(tp=5)].used) == 70005
 
 
 def test_rows_that_cannot_be_these_ranks_are_not_used() -> None:
-    rows, findings = by_rank([reading(1, 2), reading(3, 4, 2)], (rank(0),), Deployment())
+    rows, findings = by_rank([[reading(1, 2), reading(3, 4, 2)]], (rank(0),), Deployment())
     assert (rows, [f.code for f in findings]) == ({}, ["device-rows-unmatched"])
-    rows, findings = by_rank([reading(1000, 40000)], (rank(before="78.50"),), Deployment())
+    rows, findings = by_rank([[reading(1000, 40000)]], (rank(before="78.50"),), Deployment())
     assert (rows, [f.code for f in findings]) == ({}, ["device-rows-contradict"])
 
 

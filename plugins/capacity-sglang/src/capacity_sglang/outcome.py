@@ -68,6 +68,14 @@ _KINDS: tuple[tuple[type[object], FailureKind], ...] = (
 
 DEATHS = (Crashed, CaptureFailed)
 
+# What a message can only be printed after, whatever other lines show.
+_IMPLIED: dict[type, Stage] = {
+    NoKvMemory: Stage.AFTER_WEIGHTS,
+    NoPoolForStates: Stage.AFTER_WEIGHTS,
+    OneRequestTooLarge: Stage.AFTER_WEIGHTS,
+    CaptureFailed: Stage.BEFORE_GRAPHS,
+}
+
 
 def failure_of(run: Run, readings: list[RankReading], fraction: Value) -> Failure | None:
     """The framework's own words for what ran out, else what the process died of."""
@@ -160,7 +168,7 @@ def _failed(
     rank = _rank(sighting, before)
     # Every rank prints its own stages: another one may be further.
     mine = [s for s in before if not s.speaker.label or rank in (None, rank_of(s).text)]
-    reached = stage_reached(mine)
+    reached = _later(stage_reached(mine), _IMPLIED.get(type(sighting.event)))
     served = isinstance(sighting.event, SlotsExhausted) or reached is Stage.READY
     stage = Stage.SERVING if served else reached or Stage.STARTUP
     kind = kind or kind_of(sighting, stage)
@@ -176,6 +184,11 @@ def _failed(
         harmful=harmful,
         **_amounts(run, sighting, headroom),
     )
+
+
+def _later(*stages: Stage | None) -> Stage | None:
+    said = [stage for stage in stages if stage is not None]
+    return max(said, key=list(Stage).index, default=None)
 
 
 def _before(run: Run, sighting: Sighting[Any]) -> Iterable[Sighting[Any]]:

@@ -80,6 +80,14 @@ _KINDS: tuple[tuple[type[object], FailureKind | None], ...] = (
 )
 
 
+# What a message can only be printed after, whatever other lines show.
+_IMPLIED: dict[type, Stage] = {
+    NoKvMemory: Stage.AFTER_WEIGHTS,
+    ContextExceedsPool: Stage.AFTER_WEIGHTS,
+    StateSlotsExceeded: Stage.AFTER_POOLS,
+}
+
+
 def failure_of(run: Run) -> Failure | None:
     """The first message of the most telling kind: causes are repeated by every process that dies of
     them."""
@@ -99,7 +107,8 @@ def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind | None) -> Fail
     if sighting.speaker.label and _each_worker_prints_weights(run):
         # Another worker may be further.
         before = [s for s in before if s.speaker.label in ("", sighting.speaker.label)]
-    reached = stage_reached(before)
+    said = [stage_reached(before), _IMPLIED.get(type(sighting.event))]
+    reached = max((s for s in said if s is not None), key=list(Stage).index, default=None)
     stage = Stage.SERVING if reached is Stage.READY else reached or Stage.STARTUP
     if kind is None:
         kind = _by_stage(sighting, stage)
