@@ -11,7 +11,7 @@ from capacity_core.api.ledger import Finding, Severity, Stage
 from capacity_core.values import Known, Value, least
 from capacity_sglang.args import Settings
 from capacity_sglang.failures import NoKvMemory
-from capacity_sglang.limits import Limits, RequestLimit
+from capacity_sglang.limits import Limits, PoolBelowContext, RequestLimit
 from capacity_sglang.load import RequestAborted, RequestTruncated, Retracted
 from capacity_sglang.outcome import Headroom
 from capacity_sglang.pools import KvBudget, KvReserved, TokenCapIgnored, UnifiedPool
@@ -37,6 +37,7 @@ def findings_of(
     yield from _fraction_too_low(run, readings, fraction)
     yield from _idle(readings, fraction)
     yield from _other_tokens(run, readings)
+    yield from _below_context(run)
     yield from _what_figures_mean(run)
     yield from _serving(run)
 
@@ -218,6 +219,26 @@ def _other_tokens(run: Run, readings: list[RankReading]) -> Iterator[Finding]:
                 limits.line,
                 *pool.evidence,
             )
+
+
+def _below_context(run: Run) -> Iterator[Finding]:
+    """A pool smaller than one request of the longest length: the engine says it, or it follows."""
+    said = run.last_of(PoolBelowContext)
+    limits = run.last_of(Limits)
+    if said is not None:
+        tokens, length, line = said.event.tokens, said.event.length, said.line
+    elif limits is not None and limits.event.context_length is not None:
+        tokens, length, line = limits.event.tokens, limits.event.context_length, limits.line
+    else:
+        return
+    if tokens < length:
+        yield _finding(
+            "pool-below-context",
+            Severity.WARNING,
+            f"the pool holds {tokens:,} tokens, the context length is {length:,}: longer requests "
+            f"are refused or cut.",
+            line,
+        )
 
 
 def _what_figures_mean(run: Run) -> Iterator[Finding]:

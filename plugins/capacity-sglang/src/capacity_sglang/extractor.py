@@ -37,7 +37,7 @@ from capacity_sglang.failures import (
     SlotsExhausted,
 )
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
-from capacity_sglang.limits import Limits, RequestLimit, ServerUp
+from capacity_sglang.limits import Limits, PoolBelowContext, RequestLimit, ServerUp
 from capacity_sglang.load import SERVING, load_of
 from capacity_sglang.outcome import every_worker_ready, failure_of, stage_reached
 from capacity_sglang.pools import (
@@ -78,6 +78,7 @@ class SglangExtractor:
         ServerArgs,
         KvDtype,
         RequestLimit,
+        PoolBelowContext,
         ServerUp,
         *SERVING,
         KvReserved,

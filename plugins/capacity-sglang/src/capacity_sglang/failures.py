@@ -309,6 +309,42 @@ NO_FULL_POOL = Matcher(
     samples=(Sample("SWA pool cap (x) leaves no room for the full KV pool", NoKvMemory()),),
 )
 
+RANKS_LEFT_BEHIND = Matcher(
+    name="sglang.ranks_left_behind",
+    anchor=" could finish the model loading, but there are other ranks",
+    pattern=r"TP rank \d+ could finish the model loading, but there are other ranks",
+    event=Crashed,
+    means="Another rank did not finish loading; its own lines say why.",
+    seen_in="0.4.6.post5 … 0.5.23",
+    samples=(
+        Sample(
+            "TP rank 0 could finish the model loading, but there are other ranks that", Crashed()
+        ),
+    ),
+)
+
+_HOST_ENDS = (
+    ("host_pool_no_room", "No host memory is left for HiCache"),
+    ("host_pool_no_size", "Cannot automatically size HiCache host memory"),
+    ("host_pool_no_pages", "for a HiCache host pool failed"),
+    ("host_pool_no_pointer", " returned a null pointer"),
+)
+
+HOST_ENDS = tuple(
+    Matcher(
+        name=f"sglang.{name}",
+        anchor=words,
+        pattern=words if words[0] != " " else rf"host memory allocation of [^\n]{{1,80}}?{words}",
+        event=HostMemoryRefused,
+        means="The host has no memory for a pool that was to be allocated in it.",
+        seen_in="0.5.23 … 0.5.23",
+        samples=(
+            Sample(f"Pinned host memory allocation of 12.3 GiB {words}", HostMemoryRefused()),
+        ),
+    )
+    for name, words in _HOST_ENDS
+)
+
 CHILD_DIED = Matcher(
     name="sglang.child_died",
     anchor="Received sigquit from a child process.",
@@ -357,6 +393,12 @@ _SLOTS = (
         "The token pool has no room for what a batch needs.",
     ),
     (
+        "no_draft_slot",
+        "draft OOM when allocating ",
+        "0.5.12 … 0.5.12",
+        "The token pool has no room for a draft's block.",
+    ),
+    (
         "no_decode_slot",
         "Decode out of memory. Try to lower your batch size.",
         "0.3.6.post3 … 0.5.23",
@@ -403,6 +445,8 @@ MATCHERS = (
     POOL_LEAK,
     CRASHED,
     CHILD_DIED,
+    RANKS_LEFT_BEHIND,
+    *HOST_ENDS,
     SCHEDULER_DEAD,
     CAPTURE_FAILED,
     *SLOTS_EXHAUSTED,

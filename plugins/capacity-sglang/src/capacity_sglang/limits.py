@@ -32,6 +32,14 @@ class RequestLimit:
 
 
 @attrs.frozen(kw_only=True)
+class PoolBelowContext:
+    """The pool holds less than one request of the longest length."""
+
+    tokens: Tokens
+    length: Tokens
+
+
+@attrs.frozen(kw_only=True)
 class ServerUp:
     """The server takes requests."""
 
@@ -95,6 +103,21 @@ LIMITS = Matcher(
         "[unified-memory-pool] total_bytes=1, max_total_num_tokens=777000, max_mamba_cache_size=8",
         "memory leak detected! self.max_total_num_tokens=400000, available_size=3",
         "Post-capture KV sizing: max_total_num_tokens=800000, free memory=9.80 GB",
+    ),
+)
+
+POOL_BELOW_CONTEXT = Matcher(
+    name="sglang.pool_below_context",
+    anchor=" tokens, fewer than --context-length ",
+    pattern=r"KV pool holds (?P<tokens>\d+) tokens, fewer than --context-length (?P<length>\d+)",
+    event=PoolBelowContext,
+    means="One longest request does not fit the pool; the server starts all the same.",
+    seen_in="0.5.23 … 0.5.23",
+    samples=(
+        Sample(
+            "KV pool holds 4096 tokens, fewer than --context-length 8192. One full-length",
+            PoolBelowContext(tokens=4096, length=8192),
+        ),
     ),
 )
 
@@ -181,6 +204,7 @@ REQUEST_LIMIT_POST_CAPTURE = Matcher(
 
 MATCHERS = (
     LIMITS,
+    POOL_BELOW_CONTEXT,
     REQUEST_LIMIT,
     REQUEST_LIMIT_REDUCED,
     REQUEST_LIMIT_BY_STATES,

@@ -214,7 +214,24 @@ HYBRID_DISABLED = Matcher(
     ),
 )
 
+WINDOWS_AS_FULL = Matcher(
+    name="vllm.windows_as_full",
+    anchor="treating sliding-window layers as full attention",
+    pattern=r"treating sliding-window layers as full attention",
+    event=HybridDisabled,
+    means="The pages of a model's layers have sizes that do not fit one another.",
+    seen_in="0.33.0 … 0.33.0",
+    samples=(
+        Sample(
+            "KV cache page sizes cannot be unified; treating sliding-window layers as full "
+            "attention for cache allocation.",
+            HybridDisabled(),
+        ),
+    ),
+)
+
 MATCHERS = (
+    WINDOWS_AS_FULL,
     GPU_BLOCKS,
     GPU_BLOCKS_FIRST,
     BLOCKS_OVERRIDDEN,

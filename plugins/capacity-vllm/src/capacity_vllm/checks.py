@@ -17,6 +17,7 @@ from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.graphs import GraphPool
 from capacity_vllm.kv import engine_of, override_of
 from capacity_vllm.limits import SleepMode
+from capacity_vllm.load import RequestFailed
 from capacity_vllm.pools import KvReserved, KvSize, SizedByAllocator, WeightsElsewhere
 from capacity_vllm.ranks import WorkerReading
 from capacity_vllm.usage import Profiled, UsageSummary
@@ -34,6 +35,7 @@ def findings_of(
     yield from _suggestion(run)
     yield from _utilization_needed(run)
     yield from _measured_otherwise(run)
+    yield from _failed_requests(run)
     yield from _sleep(run)
 
 
@@ -253,6 +255,17 @@ def _measured_otherwise(run: Run) -> Iterator[Finding]:
             f"free memory grew by {grew.event.grew} GiB while it was measured: the KV cache was "
             f"sized by the allocator's own figure.",
             grew.line,
+        )
+
+
+def _failed_requests(run: Run) -> Iterator[Finding]:
+    failed = run.of(RequestFailed)
+    if failed:
+        yield _finding(
+            "requests-aborted",
+            Severity.WARNING,
+            "requests were given up: all blocks together do not hold one of them.",
+            *(s.line for s in failed),
         )
 
 

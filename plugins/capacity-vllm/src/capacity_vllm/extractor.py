@@ -36,6 +36,7 @@ from capacity_vllm.failures import (
     FreeMemoryRefused,
     HostMemoryRefused,
     MemoryMoved,
+    NoFreeBlock,
     NoKvMemory,
     StateSlotsExceeded,
     WarmUpOutOfMemory,
@@ -44,7 +45,7 @@ from capacity_vllm.failures import (
 from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
 from capacity_vllm.kv import KvReading
 from capacity_vllm.limits import EngineReady, SleepMode
-from capacity_vllm.load import Preempted, Stats, load_of
+from capacity_vllm.load import Preempted, RequestFailed, Stats, load_of
 from capacity_vllm.outcome import failure_of, stage_reached, status_of
 from capacity_vllm.pools import (
     ContextParallel,
@@ -112,6 +113,8 @@ class VllmExtractor:
         MemoryMoved,
         WarmUpOutOfMemory,
         StateSlotsExceeded,
+        NoFreeBlock,
+        RequestFailed,
         EngineDied,
     )
 

@@ -29,7 +29,7 @@ class ContextExceedsPool:
 class FreeMemoryRefused:
     """The device had less free memory at start-up than the utilisation asks for."""
 
-    free: Gib
+    free: Gib | None = None
     total: Gib
     utilization: ExactRatio
     requested: Gib
@@ -67,6 +67,11 @@ class StateSlotsExceeded:
 
     asked: Requests
     blocks: Count
+
+
+@attrs.frozen(kw_only=True)
+class NoFreeBlock:
+    """The former engine's blocks ran out; bytes of the device did not."""
 
 
 @attrs.frozen(kw_only=True)
@@ -218,6 +223,55 @@ HOST_MEMORY_REFUSED = Matcher(
     ),
 )
 
+WEIGHTS_ELSEWHERE_TOO_LARGE = Matcher(
+    name="vllm.weights_elsewhere_too_large",
+    anchor="Externally held weights on device ",
+    pattern=(
+        rf"Externally held weights on device \S+ \({NUMBER}/(?P<total>{NUMBER}) GiB\) exceed the "
+        rf"desired GPU memory utilization \((?P<utilization>[\d.]+), (?P<requested>{NUMBER}) GiB\)"
+    ),
+    event=FreeMemoryRefused,
+    means="Weights of another process are more than this one may use.",
+    seen_in="0.33.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Externally held weights on device cuda:0 (75.5/79.11 GiB) exceed the desired GPU "
+            "memory utilization (0.9, 71.2 GiB).",
+            FreeMemoryRefused(total=Gib("79.11"), utilization=Exact("0.9"), requested=Gib("71.2")),
+        ),
+    ),
+)
+
+RESERVED_TOO_MUCH = Matcher(
+    name="vllm.reserved_too_much",
+    anchor="frontend multimodal GPU decoding reserves ",
+    pattern=r"frontend multimodal GPU decoding reserves ",
+    event=NoKvMemory,
+    means="What multimodal decoding sets aside leaves nothing for KV blocks.",
+    seen_in="0.33.0 … 0.33.0",
+    samples=(
+        Sample("ValueError: frontend multimodal GPU decoding reserves 2.25 GiB (", NoKvMemory()),
+    ),
+)
+
+_BLOCKS_GONE = (
+    ("no_free_block", "Out of memory! No free blocks are available.", "0.4.2 … 0.4.2"),
+    ("no_cache_left", "No usable cache memory left", "0.4.2 … 0.8.5"),
+)
+
+BLOCKS_GONE = tuple(
+    Matcher(
+        name=f"vllm.{name}",
+        anchor=words,
+        pattern=words.replace(".", r"\."),
+        event=NoFreeBlock,
+        means="The former engine found no block for a sequence.",
+        seen_in=seen_in,
+        samples=(Sample(f"ValueError: {words}", NoFreeBlock()),),
+    )
+    for name, words, seen_in in _BLOCKS_GONE
+)
+
 SWAP_TOO_LARGE = Matcher(
     name="vllm.swap_too_large",
     anchor="Too large swap space. ",
@@ -309,6 +363,9 @@ STATE_SLOTS_EXCEEDED = Matcher(
 MATCHERS = (
     CONTEXT_EXCEEDS_BLOCKS,
     HOST_MEMORY_REFUSED,
+    WEIGHTS_ELSEWHERE_TOO_LARGE,
+    RESERVED_TOO_MUCH,
+    *BLOCKS_GONE,
     SWAP_TOO_LARGE,
     NO_ROOM_FOR_WEIGHTS,
     MEMORY_MOVED,

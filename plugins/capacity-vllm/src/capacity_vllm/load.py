@@ -21,12 +21,17 @@ class Stats:
     `preempted` counts the preemptions of the interval and is printed only when there were any.
     """
 
-    running: Requests
+    running: Requests | None = None
     waiting: Requests | None = None
     pending: Requests | None = None
     usage: Decimal | None = None
     generation: TokensPerSecond | None = None
     preempted: Requests | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RequestFailed:
+    """A request was given up: all blocks of the former engine do not hold it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +47,7 @@ _SPEED = (
 )
 # Deferred requests and fetches from elsewhere are told between the two, where there are any.
 _OTHERS = r"(?:(?!Preemptions|GPU|CPU)[A-Z][\w ]{1,30}: (?:(?!Preemptions)[^\n]){1,90}?, )?"
-_USAGE = rf"[A-Z][\w+ ]{{1,12}} KV cache usage: (?P<usage>{NUMBER})%"
+_USAGE = rf"[A-Z][\w+ ]{{0,12}} KV cache usage: (?P<usage>{NUMBER})%"
 
 STATS = Matcher(
     name="vllm.stats",
@@ -95,6 +100,49 @@ STATS_PREEMPTED = Matcher(
     ),
 )
 
+QUEUES = Matcher(
+    name="vllm.queues",
+    anchor="RUNNING: ",
+    pattern=r"RUNNING: (?P<running>\d+) \| WAITING: (?P<waiting>\d+)",
+    event=Stats,
+    means="Running and waiting requests of the first V1 engines.",
+    seen_in="0.6.4.post1 … 0.7.3",
+    samples=(Sample("RUNNING: 7 | WAITING: 2", Stats(running=7, waiting=2)),),
+    run_time=True,
+)
+
+ITERATION = Matcher(
+    name="vllm.iteration",
+    anchor="Iteration(",
+    pattern=rf"Iteration\(\d+\): [^\n]{{1,240}}?, {_USAGE}",
+    event=Stats,
+    means="The KV usage of one step, for those who ask for every step.",
+    seen_in="0.28.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Iteration(12): 2 context requests, 99 context tokens, 5 generation requests, 5 "
+            "generation tokens, iteration elapsed time: 12.34 ms, GPU KV cache usage: 12.3%",
+            Stats(usage=Decimal("12.3")),
+        ),
+    ),
+    run_time=True,
+)
+
+REQUEST_FAILED = Matcher(
+    name="vllm.request_failed",
+    anchor=" because there's not enough kv cache blocks",
+    pattern=r"Failing the request \S+ because there's not enough kv cache blocks",
+    event=RequestFailed,
+    means="A request is longer than all blocks of the former engine.",
+    seen_in="0.4.2 … 0.8.5",
+    samples=(
+        Sample(
+            "Failing the request r1 because there's not enough kv cache blocks to run the entire",
+            RequestFailed(),
+        ),
+    ),
+)
+
 PREEMPTED = Matcher(
     name="vllm.preempted",
     anchor="total_num_cumulative_preemption=",
@@ -105,7 +153,7 @@ PREEMPTED = Matcher(
     samples=(Sample("memory. total_num_cumulative_preemption=51", Preempted(preempted=51)),),
 )
 
-MATCHERS = (STATS, STATS_PREEMPTED, PREEMPTED)
+MATCHERS = (STATS, STATS_PREEMPTED, QUEUES, ITERATION, REQUEST_FAILED, PREEMPTED)
 
 
 def load_of(run: Run) -> Load | None:

@@ -20,6 +20,7 @@ from capacity_vllm.failures import (
     FreeMemoryRefused,
     HostMemoryRefused,
     MemoryMoved,
+    NoFreeBlock,
     NoKvMemory,
     StateSlotsExceeded,
     WarmUpOutOfMemory,
@@ -76,6 +77,7 @@ _KINDS: tuple[tuple[type[object], FailureKind | None], ...] = (
     (WeightsTooLarge, FailureKind.WEIGHTS_OUT_OF_MEMORY),
     (MemoryMoved, FailureKind.DEVICE_MEMORY_TAKEN),
     (StateSlotsExceeded, FailureKind.TOKEN_POOL_EXHAUSTED),
+    (NoFreeBlock, FailureKind.TOKEN_POOL_EXHAUSTED),
     (WarmUpOutOfMemory, None),  # by the stage, as any allocator's message
 )
 

@@ -20,6 +20,7 @@ from capacity_vllm.failures import (
     FreeMemoryRefused,
     HostMemoryRefused,
     MemoryMoved,
+    NoFreeBlock,
     NoKvMemory,
     StateSlotsExceeded,
     WarmUpOutOfMemory,
@@ -47,6 +48,7 @@ REFUSED = (
     MemoryMoved,
     WarmUpOutOfMemory,
     StateSlotsExceeded,
+    NoFreeBlock,
 )
 _FATAL = (NoKvMemory, ContextExceedsPool, *REFUSED, EngineDied)
 
