@@ -48,7 +48,7 @@ def kv_pool_row(ledger: Ledger, layout: LayoutRow | None) -> KvPoolRow:
     workers = ledger.workers
     nothing = Unknown(why="no scheduler's pool is shown", unit=TOKENS)
     tokens = [worker.tokens for worker in workers]
-    budgets = [worker.budget for worker in workers if isinstance(worker.budget, Known)]
+    budgets = [w.budget for w in workers if isinstance(w.budget, Known) or w.budget.at_most]
     smallest = min(workers, key=_tokens_known, default=WorkerFacts(dp=0))
     return KvPoolRow(
         tokens=least(tokens) if tokens else nothing,

@@ -3,6 +3,10 @@ facts out."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -15,6 +19,8 @@ from capacity_core.api.matchers import number_fields, unit_of
 from capacity_core.api.prefixes import Speaker
 from capacity_core.api.versions import narrowed
 from capacity_core.values import Origin, Unknown, Value, known, text
+
+_TIME_STAMP = re.compile(r"(?:(?:\d{4}-)?\d\d-\d\d[ T])?\d\d:\d\d:\d\d")
 
 Event = TypeVar("Event")
 Event_co = TypeVar("Event_co", covariant=True)
@@ -113,20 +119,25 @@ class Run:
 
     @classmethod
     def joined(cls, runs: Iterable[Run]) -> Run:
-        """The runs of several nodes as one, in the order given."""
-        whole: Run | None = None
-        for run in runs:
-            whole = whole or cls(run.framework)
-            for sighting in run:
-                whole.add(sighting)
+        """The runs of several nodes as one: by their time stamps where every one has them, else in
+        the order given. Lines of one run keep their order."""
+        parts = list(runs)
+        if not parts:
+            raise ValueError("no run to join")
+        whole = cls(parts[0].framework)
+        stamped = [_stamped(run) for run in parts]
+        timed = all(rows and rows[0][0] for rows in stamped)
+        one_by_one = itertools.chain.from_iterable(stamped)
+        in_time = heapq.merge(*stamped, key=operator.itemgetter(0))
+        for _, sighting in in_time if timed else one_by_one:
+            whole.add(sighting)
+        for run in parts:
             for matcher, count in run.omitted.items():
                 whole.omitted[matcher] += count
             for field, amount in run._sums.items():
                 whole._sums[field] += amount
             whole.clashes += run.clashes
             whole.interleaved = whole.interleaved or run.interleaved
-        if whole is None:
-            raise ValueError("no run to join")
         return whole
 
     def _let_go(self, same: list[int], sighting: Sighting[Any]) -> None:
@@ -201,3 +212,16 @@ class Extractor(Protocol):
     def extract(self, run: Run) -> Ledger:
         """What the run says. Never fills a gap from another rank."""
         ...
+
+
+def _stamped(run: Run) -> list[tuple[str, Sighting[object]]]:
+    """Sightings with the last time stamp that was printed until then; the first one's is its
+    successors' while it has none."""
+    rows: list[tuple[str, Sighting[object]]] = []
+    stamp = ""
+    for sighting in run:
+        match = _TIME_STAMP.search(sighting.text)
+        stamp = match[0] if match else stamp
+        rows.append((stamp, sighting))
+    first = next((said for said, _ in rows if said), "")
+    return [(said or first, sighting) for said, sighting in rows]

@@ -49,6 +49,8 @@ class Matcher:
     sighting: of each stretch of a log only those in which a number of the event is largest, and the
     last one. Its pattern begins with a literal.
 
+    A message that `quotes` repeats what a user sent or got: nothing behind it in its line is read.
+
     Example::
 
         POOL_READY = Matcher(
@@ -71,6 +73,7 @@ class Matcher:
     replaces: tuple[str, ...] = ()
     window: int = 4096
     run_time: bool = False
+    quotes: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[str]:

@@ -20,6 +20,17 @@ class Traceback:
 
 
 @attrs.frozen(kw_only=True)
+class Quoted:
+    """A message that repeats what a user sent or got; it says nothing of the server."""
+
+
+@attrs.frozen(kw_only=True)
+class Survived:
+    """What begins a traceback that ends nothing: of a message that could not be formatted, an
+    object that was thrown away, a thread for statistics."""
+
+
+@attrs.frozen(kw_only=True)
 class Raised:
     """The last line of a Python traceback: what was raised, and its text."""
 
@@ -50,17 +61,30 @@ class KernelOutOfResources:
 
 
 @attrs.frozen(kw_only=True)
+class Crashed:
+    """The operating system, or the interpreter in its stead, ended a process."""
+
+
+@attrs.frozen(kw_only=True)
 class AcceptsRequests:
     """The HTTP server of the process takes connections."""
 
 
+@attrs.frozen(kw_only=True)
+class EndsServing:
+    """The HTTP server of the process takes no more connections."""
+
+
 NEUTRAL = (
     Traceback,
+    Survived,
     Raised,
     OutOfMemory,
     HostOutOfMemory,
     KernelOutOfResources,
+    Crashed,
     AcceptsRequests,
+    EndsServing,
 )
 """Events that belong to no framework: they go to the run whose line was seen last."""
 
@@ -68,34 +92,66 @@ _TELLING = (OutOfMemory, HostOutOfMemory, KernelOutOfResources)
 """What says of which memory a process died."""
 
 # An exception's text that speaks of memory without being one of the messages above.
-_OF_MEMORY = ("memory", "alloc", "oom")
+_OF_MEMORY = (
+    "memory",
+    "alloc",
+    "oom",
+    "_status_not_initialized",
+    "nccl error: unhandled",
+    "distbackenderror",
+)
+
+# A wrong address is no lack of memory.
+# What a process raises when another one died.
+_AFTER_A_DEATH = ("root cause", "cancelled", " died", "has errored", "exit code", "terminated")
+
+_WRONG_ADDRESS = ("illegal memory access", "invalid memory access", "memory access fault")
 
 
 def crash(
-    run: Run, progress: tuple[type, ...], ready: tuple[type, ...], deaths: tuple[type, ...] = ()
+    run: Run,
+    progress: tuple[type, ...],
+    ready: tuple[type, ...],
+    deaths: tuple[type, ...] = (),
+    stops: tuple[type, ...] = (),
 ) -> Sighting[object] | None:
     """What a run died of, if it did: the first telling line with no progress behind it.
 
     `progress` are events that a dying process does not print any more; `deaths` are a framework's
     own words for an end, which count although siblings of the dead process go on. Once one of
     `ready` was seen, a traceback may be one request's trouble: from then on only the allocator's
-    message and `deaths` count. The allocator's message says more than the exception that it
+    message and `deaths` count, until the server is asked to stop (`stops`): processes that end
+    each other print errors. The allocator's message says more than the exception that it
     becomes, that more than the line which begins its traceback.
     """
     found: list[Sighting[Any]] = []
     up = False
+    harmless: tuple[type, ...] = ()
     for sighting in run:
         if " WARNING " in sighting.text:
             continue  # somebody tried something, and went on without it
         up = up or isinstance(sighting.event, ready)
+        if up and isinstance(sighting.event, (EndsServing, *stops)):
+            break
+        if isinstance(sighting.event, Survived):
+            harmless = _PART_OF_IT
+        elif harmless and isinstance(sighting.event, harmless[0]):
+            harmless = harmless[1:]
+            continue
+        else:
+            harmless = ()
         if isinstance(sighting.event, progress):
-            if not any(isinstance(s.event, deaths) for s in found):
+            if not any(isinstance(s.event, (Crashed, *deaths)) for s in found):
                 found = []
-        elif isinstance(sighting.event, (*_TELLING, *deaths)) or (
+        elif isinstance(sighting.event, (*_TELLING, Crashed, *deaths)) or (
             isinstance(sighting.event, Traceback | Raised) and (not up or found)
         ):
             found.append(sighting)
     return _most_telling(found)
+
+
+_PART_OF_IT = (Traceback, Raised)
+"""What follows a Survived, and is part of it."""
 
 
 def _most_telling(found: list[Sighting[Any]]) -> Sighting[object] | None:
@@ -106,7 +162,7 @@ def _most_telling(found: list[Sighting[Any]]) -> Sighting[object] | None:
             return sighting
     began = next((s for s in found if isinstance(s.event, Traceback)), None)
     raised = next((s for s in found if isinstance(s.event, Raised) and _ends(began, s)), None)
-    return raised or (found[0] if found and not isinstance(found[0].event, Raised) else None)
+    return raised or next((s for s in found if not isinstance(s.event, Raised)), None)
 
 
 def _ends(began: Sighting[Any] | None, raised: Sighting[Any]) -> bool:
@@ -132,8 +188,10 @@ def kind_of(sighting: Sighting[Any], stage: Stage) -> FailureKind:
         return FailureKind.NOT_MEMORY
     if isinstance(event, Raised):
         words = f"{event.kind} {event.message or ''}".lower()
+        if any(phrase in words for phrase in _WRONG_ADDRESS):
+            return FailureKind.NOT_MEMORY
         # A wrapper's text hides its cause; anything with memory in it is left open.
-        open_ended = any(word in words for word in (*_OF_MEMORY, "see root cause", "root cause"))
+        open_ended = any(word in words for word in (*_OF_MEMORY, *_AFTER_A_DEATH))
         return FailureKind.UNKNOWN if open_ended else FailureKind.NOT_MEMORY
     return FailureKind.UNKNOWN
 

@@ -17,7 +17,7 @@ from capacity_core.errors import NothingRecognised, UnusableInput, UsageError
 from capacity_core.reading.runs import split
 from capacity_core.reading.scan import Scanner
 from capacity_core.reading.sources import Source
-from capacity_core.values import agree
+from capacity_core.values import Known, Value, agree
 
 Blame = Callable[[str, str], None]
 
@@ -165,7 +165,7 @@ def _joined(
 
 def _of_one(a: Read, b: Read) -> bool:
     """Whether two runs can be nodes of one deployment: the same framework and model, no rank in
-    both, no size that differs."""
+    both, no size that differs, and no word that there is one node alone."""
     mine, others = ({rank.id for rank in read.ledger.ranks} for read in (a, b))
     one, other = a.ledger.deployment, b.ledger.deployment
     same = (
@@ -176,5 +176,10 @@ def _of_one(a: Read, b: Read) -> bool:
     return (
         a.run.framework == b.run.framework
         and not mine & others
+        and not any(_is_one(d.parallel.nodes) for d in (one, other))
         and all(agree(*pair) is not False for pair in same)
     )
+
+
+def _is_one(nodes: Value) -> bool:
+    return isinstance(nodes, Known) and nodes.number == 1

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from capacity_core.api import NUMBER, Matcher, Sample, hookimpl
 from capacity_core.api.process import (
     AcceptsRequests,
+    Crashed,
+    EndsServing,
     HostOutOfMemory,
     KernelOutOfResources,
     OutOfMemory,
     Raised,
+    Survived,
     Traceback,
 )
 from capacity_core.units import Gib, Mib
@@ -20,6 +25,24 @@ TRACEBACK = Matcher(
     event=Traceback,
     means="A Python process raised an exception that nothing caught, or logged one that it caught.",
     samples=(Sample("Traceback (most recent call last):", Traceback()),),
+)
+
+_SURVIVED = (
+    ("logging_error", "--- Logging error ---"),
+    ("ignored", "Exception ignored in"),
+    ("usage_thread", "(_report_usage_worker):"),
+)
+
+SURVIVED = tuple(
+    Matcher(
+        name=f"process.{name}",
+        anchor=words,
+        pattern=re.escape(words),
+        event=Survived,
+        means="The traceback that follows ends nothing.",
+        samples=(Sample(words, Survived()),),
+    )
+    for name, words in _SURVIVED
 )
 
 # An exception's line begins behind a prefix; inside a sentence the same words mean nothing. Its
@@ -55,7 +78,8 @@ OUT_OF_MEMORY = Matcher(
         r"out of memory\. Tried to allocate (?!\S{1,20} \w+ \(\w+ \d+; )"
         rf"(?:(?P<wanted>{NUMBER}) GiB|(?P<wanted_mib>{NUMBER}) MiB|{NUMBER} \w+)?"
         rf"(?:[^\n]{{0,80}}? total capac?i?ty of (?P<total>{NUMBER}) GiB"
-        rf"(?: of which (?:(?P<free>{NUMBER}) GiB|(?P<free_mib>{NUMBER}) MiB) is free)?)?"
+        rf"(?: of which (?:(?P<free>{NUMBER}(?= GiB)|0(?= bytes)) \w+|(?P<free_mib>{NUMBER}) MiB) "
+        r"is free)?)?"
     ),
     event=OutOfMemory,
     means="The device allocator failed; `total` is the device memory that the process sees.",
@@ -132,15 +156,43 @@ OUT_OF_MEMORY_STATUS = Matcher(
     samples=(Sample("X error: XBLAS_STATUS_ALLOC_FAILED when calling", OutOfMemory()),),
 )
 
+OUT_OF_MEMORY_COMPILER = Matcher(
+    name="process.out_of_memory_compiler",
+    anchor="]: out of memory",
+    pattern=r"Error \[\w{1,20}\]: out of memory",
+    event=OutOfMemory,
+    means="The same of a kernel compiler that loads what it compiled.",
+    samples=(Sample("RuntimeError: X Error [Y]: out of memory", OutOfMemory()),),
+)
+
+_OUT_OF_MEMORY_WORDS = (
+    ("limit", "would exceed allowed memory. (out of memory)"),
+    ("status_device", "_OUT_OF_DEVICE_MEMORY"),
+    ("library", "failure 2 'out of memory'"),
+)
+
+OUT_OF_MEMORY_WORDS = tuple(
+    Matcher(
+        name=f"process.out_of_memory_{name}",
+        anchor=words,
+        pattern=re.escape(words),
+        event=OutOfMemory,
+        means="The same in other words, without figures.",
+        samples=(Sample(f"RuntimeError: X{words}", OutOfMemory()),),
+    )
+    for name, words in _OUT_OF_MEMORY_WORDS
+)
+
 _HOST = (
-    ("errno", "[Errno 12] Cannot allocate memory"),
+    ("cannot_allocate", "Cannot allocate memory"),
     ("allocator", "DefaultCPUAllocator: can't allocate memory"),
     ("shm_full", "No space left on device: '/dev/shm"),
     ("shm_segment", "Error while creating shared memory segment"),
     ("shm_torch", "unable to allocate shared memory"),
     ("shm_torch_file", "unable to write to file </torch_"),
     ("shm_workers", "insufficient shared memory (shm)"),
-    ("killed", "Out of memory: Killed process"),
+    ("killed", "ut of memory: Killed process"),
+    ("node", "due to the node running low on memory"),
 )
 
 HOST_OUT_OF_MEMORY = tuple(
@@ -170,6 +222,33 @@ KERNEL_OUT_OF_RESOURCES = Matcher(
     ),
 )
 
+_CRASHES = (
+    ("segfault", "Segmentation fault (core dumped)"),
+    ("segfault_handler", "!!!!!!! Segfault encountered !!!!!!!"),
+    ("interpreter", "Fatal Python error: "),
+)
+
+CRASHES = tuple(
+    Matcher(
+        name=f"process.{name}",
+        anchor=words,
+        pattern=words.replace("(", r"\(").replace(")", r"\)"),
+        event=Crashed,
+        means="A process was ended from outside its own code.",
+        samples=(Sample(words, Crashed()),),
+    )
+    for name, words in _CRASHES
+)
+
+ENDS_SERVING = Matcher(
+    name="process.ends_serving",
+    anchor="Waiting for application shutdown.",
+    pattern=r"Waiting for application shutdown\.",
+    event=EndsServing,
+    means="The HTTP server ends: it was asked to, or the engine behind it is gone.",
+    samples=(Sample("INFO:     Waiting for application shutdown.", EndsServing()),),
+)
+
 ACCEPTS_REQUESTS = Matcher(
     name="process.accepts_requests",
     anchor="Application startup complete.",
@@ -184,13 +263,18 @@ ACCEPTS_REQUESTS = Matcher(
 def capacity_matchers() -> tuple[Matcher, ...]:
     return (
         TRACEBACK,
+        *SURVIVED,
         *RAISED,
         OUT_OF_MEMORY,
         OUT_OF_MEMORY_OLD,
         OUT_OF_MEMORY_BARE,
         OUT_OF_MEMORY_CALL,
         OUT_OF_MEMORY_STATUS,
+        OUT_OF_MEMORY_COMPILER,
+        *OUT_OF_MEMORY_WORDS,
         *HOST_OUT_OF_MEMORY,
         KERNEL_OUT_OF_RESOURCES,
+        *CRASHES,
         ACCEPTS_REQUESTS,
+        ENDS_SERVING,
     )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from capacity_core.api.extractors import Extractor, Run, Sighting
 from capacity_core.api.process import NEUTRAL
+
+EARLY_KEPT = 20
+"""How many lines of any process are kept for the first run of a log."""
 
 OPEN_RUNS = 4
 """How many starts of one framework may go on side by side in one log."""
@@ -21,18 +25,23 @@ def split(
 
     A log may interleave frameworks, and servers of one framework whose lines name their process:
     a process goes on in the run that it began in. What any process prints goes to the run whose
-    line was seen last; an event that no extractor knows is left out. An extractor that breaks is
-    reported to `blame` by framework and reason, and starts no run.
+    line was seen last, at the head of a log to the first one; an event that no extractor knows is
+    left out. An extractor that breaks is reported to `blame` by framework and reason, and starts
+    no run.
     """
     owners = {event: extractor for extractor in extractors for event in extractor.events}
     runs: dict[str, list[Run]] = {}
     order: list[Run] = []
     latest: Run | None = None
+    early: deque[Sighting[object]] = deque(maxlen=EARLY_KEPT)
     for sighting in _said_once(sightings):
         extractor = owners.get(type(sighting.event))
         if extractor is None:
-            if latest is not None and isinstance(sighting.event, NEUTRAL):
-                latest.add(sighting)
+            if isinstance(sighting.event, NEUTRAL):
+                if latest is None:
+                    early.append(sighting)
+                else:
+                    latest.add(sighting)
             continue
         mine = runs.setdefault(extractor.framework, [])
         run = _run_of(extractor, mine, sighting, blame)
@@ -44,6 +53,8 @@ def split(
                 done = mine.pop(0)
                 order.remove(done)
                 yield done
+        while early:
+            run.add(early.popleft())
         run.add(sighting)
         latest = run
     yield from order

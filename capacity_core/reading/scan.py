@@ -173,7 +173,8 @@ class Scanner:
                 )
 
     def matches(self, text: str, line: str) -> list[tuple[int, Matcher, object]]:
-        """(position, matcher, event) of every message in a line's text, in the order of the text.
+        """(position, matcher, event) of every message in a line's text, in the order of the text;
+        none of what a line quotes.
 
         Of overlapping ones the first by name is taken; the clash is kept with the id `line`.
         """
@@ -187,6 +188,8 @@ class Scanner:
                 for low, high, event in self._find(matcher, message):
                     found.append((low + offset, high + offset, matcher, event))
             offset += len(message) + 1
+        quoted = min((low for low, _, matcher, _ in found if matcher.quotes), default=len(text))
+        found = [match for match in found if match[0] < quoted]
         return self._without_clashes(sorted(found, key=lambda m: (m[0], m[2].name)), line)
 
     def _without_clashes(

@@ -13,6 +13,7 @@ import attrs
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     Deployment,
+    Failure,
     Ledger,
     Levers,
     RankId,
@@ -21,7 +22,7 @@ from capacity_core.api.ledger import (
 )
 from capacity_core.api.process import Traceback
 from capacity_core.api.versions import release_key
-from capacity_core.units import RATIO, TOKENS
+from capacity_core.units import GIB, RATIO, TOKENS
 from capacity_core.values import Known, Unknown, Value, least
 from capacity_sglang.args import ServerArgs, Settings
 from capacity_sglang.checks import findings_of
@@ -52,6 +53,7 @@ from capacity_sglang.reading import RankReading
 from capacity_sglang.starts import (
     RANK_EVENTS,
     arguments_of,
+    loaded_again,
     loads_anew,
     other_node,
     pasted_again,
@@ -108,6 +110,8 @@ class SglangExtractor:
             return began and not other_node(run, event)
         if isinstance(event, WeightsBegin):
             return loads_anew(run, sighting, event)
+        if isinstance(event, WeightsLoaded):
+            return loaded_again(run, sighting, event)
         if isinstance(event, PoolAllocated):
             return pasted_again(run, sighting, event)
         return False
@@ -123,21 +127,37 @@ class SglangExtractor:
         up = run.has(ServerUp, *SERVING) or every_worker_ready(readings)
         status = Status.FAILED if failure else Status.READY if up else Status.INCOMPLETE
         workers = workers_of(run, readings, settings)
+        alone = len(readings) == 1 and _ranks_asked(settings) == 1
         return Ledger(
             framework=self.framework,
             title=self.title,
             status=status,
             reached=stage_reached(run),
             deployment=_deployment(run, settings, fraction),
-            ranks=tuple(rank_facts(reading, graphs_off, phases) for reading in readings),
+            ranks=tuple(
+                rank_facts(reading, graphs_off, phases, _seen_total(reading, alone, failure))
+                for reading in readings
+            ),
             workers=workers,
             kv=kv_facts(run, readings, settings),
             failure=failure,
             load=load_of(run),
             findings=tuple(findings_of(run, readings, settings, fraction)),
-            levers=_levers(readings, fraction),
+            levers=_levers(readings, settings, fraction),
             version_range=run.version_range,
         )
+
+
+def _ranks_asked(settings: Settings) -> int:
+    return (settings.whole("tp_size") or 1) * (settings.whole("pp_size") or 1)
+
+
+def _seen_total(reading: RankReading, alone: bool, failure: Failure | None) -> Value:
+    """The device's total as the allocator's message has it, where it is surely this rank's."""
+    mine = {reading.rank.text, None} if alone else {reading.rank.text}
+    if failure is None or failure.rank not in mine:
+        return Unknown(why="no line tells the device's total", unit=GIB)
+    return failure.total
 
 
 def _readings(run: Run, settings: Settings) -> list[RankReading]:
@@ -177,7 +197,7 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
         old_order = True
     elif span is not None and release_key(span[0])[:3] >= _DRAFT_FIRST_SINCE:
         old_order = False
-    speculative = isinstance(settings.text("speculative_algorithm"), Known)
+    speculative = _has_draft(settings)
     return [
         RankReading(
             rank,
@@ -190,11 +210,17 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
     ]
 
 
+def _has_draft(settings: Settings) -> bool:
+    """Whether a draft model is loaded; n-grams of the text itself need none."""
+    algorithm = settings.text("speculative_algorithm")
+    return isinstance(algorithm, Known) and str(algorithm.amount).upper() != "NGRAM"
+
+
 def _several_unnamed(run: Run, settings: Settings) -> bool:
     """Whether lines of several ranks stand in the log, from which the ranks were cut off: more
     loads than one rank makes."""
-    ranks = (settings.whole("tp_size") or 1) * (settings.whole("pp_size") or 1)
-    models = 2 if isinstance(settings.text("speculative_algorithm"), Known) else 1
+    ranks = _ranks_asked(settings)
+    models = 2 if _has_draft(settings) else 1
     return ranks > 1 and max(len(run.of(WeightsBegin)), len(run.of(WeightsLoaded))) > models
 
 
@@ -239,10 +265,15 @@ def _deployment(run: Run, settings: Settings, fraction: Value) -> Deployment:
     )
 
 
-def _levers(readings: list[RankReading], fraction: Value) -> Levers:
+def _levers(readings: list[RankReading], settings: Settings, fraction: Value) -> Levers:
     """headroom = free[before_weights] · (1 − fraction), the minimum over ranks
     (kv_cache_configurator.py:2990)."""
     befores = [reading.free(Stage.BEFORE_WEIGHTS) for reading in readings]
+    cap = settings.number(TOKENS, "max_total_tokens")
+    tokens = [r.limits.event.tokens for r in readings if r.limits is not None]
+    if isinstance(cap, Known) and tokens and min(tokens) <= cap.number < 1.02 * min(tokens):
+        why = "max_total_tokens caps the pool, whatever the fraction"
+        fraction = Unknown(why=why, unit=RATIO, evidence=cap.evidence)
     return Levers(
         fraction_flag="--mem-fraction-static",
         fraction=fraction,

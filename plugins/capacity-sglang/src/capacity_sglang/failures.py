@@ -358,6 +358,63 @@ CHILD_DIED = Matcher(
     ),
 )
 
+_DEATHS = (
+    (
+        "child_failed",
+        "It usually means one child failed",
+        r"It usually means one child failed",
+        "SIGQUIT received. It usually means one child failed.",
+        "A child process ended, and the server with it.",
+    ),
+    (
+        "subprocess_crashed",
+        " crashed with exit code ",
+        r"Subprocess \S+ \(pid=\d+\) crashed with exit code ",
+        "Subprocess scheduler_0 (pid=12) crashed with exit code -9.",
+        "The same, with the exit code.",
+    ),
+    (
+        "watchdog",
+        "atchdog timeout (",
+        r"[Ww]atchdog timeout \((?![^)\n]{0,200}soft=True)",
+        "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
+        "A process that makes no progress is ended.",
+    ),
+    (
+        "warm_up_failed",
+        "Initialization failed. ",
+        r"Initialization failed\. (?:warmup error|Please see)",
+        "Initialization failed. warmup error: Traceback",
+        "The first request failed, which ends the server.",
+    ),
+    (
+        "terminated",
+        "Scheduler or DataParallelController ",
+        r"Scheduler or DataParallelController \d+ terminated with (?!0\b|-15\b|-2\b)",
+        "Scheduler or DataParallelController 12 terminated with -9",
+        "A process of another node ended.",
+    ),
+    (
+        "model_server",
+        "Exception in ",
+        r"Exception in (?:ModelTpServer|Controller(?:Single|Multi)):",
+        "Exception in ModelTpServer:",
+        "A process of the server died; a traceback follows.",
+    ),
+)
+
+ENDED = tuple(
+    Matcher(
+        name=f"sglang.{name}",
+        anchor=anchor,
+        pattern=pattern,
+        event=Crashed,
+        means=means,
+        samples=(Sample(sample, Crashed()),),
+    )
+    for name, anchor, pattern, sample, means in _DEATHS
+)
+
 SCHEDULER_DEAD = Matcher(
     name="sglang.scheduler_dead",
     anchor=" scheduler is dead.",
@@ -448,6 +505,7 @@ MATCHERS = (
     RANKS_LEFT_BEHIND,
     *HOST_ENDS,
     SCHEDULER_DEAD,
+    *ENDED,
     CAPTURE_FAILED,
     *SLOTS_EXHAUSTED,
 )

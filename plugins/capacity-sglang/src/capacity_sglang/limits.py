@@ -49,10 +49,11 @@ LIMITS = Matcher(
     anchor="max_total_num_tokens=",
     pattern=(
         # Other lines hold the same words: a pool's own report, a check's.
-        r"(?<![\w.])(?<!, )(?<!sizing: )max_total_num_tokens=(?P<tokens>\d+)(?:, "
+        r"(?<![\w.])(?<!, )(?<!sizing: )max_total_num_tokens=(?P<tokens>\d+)(?=,|\s*$)(?:, "
         r"chunked_prefill_size=(?:(?P<chunked_prefill_size>-?\d+)|None))?"
-        r"(?:, max_prefill_tokens=(?P<max_prefill_tokens>\d+))?"
-        r"(?:, max_running_requests=(?P<max_running_requests>\d+))?"
+        # A figure is whole only where something follows it: lines are cut.
+        r"(?:, max_prefill_tokens=(?P<max_prefill_tokens>\d+)(?=,))?"
+        r"(?:, max_running_requests=(?P<max_running_requests>\d+)(?=,))?"
         r"(?:, context_len=(?P<context_length>\d+))?"
         rf"(?:, available_[a-z]pu_mem=(?P<free>{NUMBER}) GB)?"
     ),

@@ -9,6 +9,7 @@ import attrs
 from capacity_core.api import NUMBER, Matcher, Sample
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import Load
+from capacity_core.api.process import Quoted
 from capacity_core.units import (
     RATIO,
     REQUESTS,
@@ -195,7 +196,25 @@ REQUEST_TRUNCATED = Matcher(
     ),
 )
 
+QUOTED = tuple(
+    Matcher(
+        name=f"sglang.request_{name}",
+        anchor=words,
+        pattern=words,
+        event=Quoted,
+        means="A logged request or answer; nothing in it is the server's own word.",
+        seen_in=seen_in,
+        quotes=True,
+        samples=(Sample(f"{words}GenerateReqInput(rid='a', text='b')", Quoted()),),
+    )
+    for name, words, seen_in in (
+        ("received", "Receive: obj=", "0.4.3.post4 … 0.5.23"),
+        ("finished", "Finish: obj=", "0.4.3.post4 … 0.5.23"),
+    )
+)
+
 MATCHERS = (
+    *QUOTED,
     DECODE_BATCH,
     PREFILL_BATCH,
     PREFILL_BATCH_MIXED,

@@ -84,7 +84,7 @@ def failure_of(run: Run, readings: list[RankReading], fraction: Value) -> Failur
         dead = run.last_of(event)
         if dead is not None:
             return _failed(run, dead, kind, headroom)
-    sighting = crash(run, RANK_EVENTS, (Limits, ServerUp, *SERVING), deaths=DEATHS)
+    sighting = crash(run, (*RANK_EVENTS, *SERVING), (Limits, ServerUp, *SERVING), deaths=DEATHS)
     if sighting is None:
         return None
     captures = run.of(CaptureFailed)
@@ -99,6 +99,8 @@ def _capture_kind(
     """By what the capture's own message says; it quotes the exception."""
     words = (failed.event.reason or "").lower()
     kind = kind_of(cause, Stage.BEFORE_GRAPHS)
+    if "alignedallocator" in words:
+        return FailureKind.NOT_MEMORY  # a kernel library's own workspace is too small for the batch
     if "out of memory" in words or "alloc" in words:
         return FailureKind.GRAPH_CAPTURE_OUT_OF_MEMORY
     wrapped = cause.line == failed.line or kind is FailureKind.UNKNOWN

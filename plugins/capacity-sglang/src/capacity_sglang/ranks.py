@@ -29,10 +29,14 @@ _STATE_PIECES = (
 
 
 def rank_facts(
-    reading: RankReading, graphs_off: Known | None, other_phases: frozenset[str]
+    reading: RankReading,
+    graphs_off: Known | None,
+    other_phases: frozenset[str],
+    device_total: Value,
 ) -> RankFacts:
     """A rank's memory. `graphs_off` is the argument that switched captures off, if one did;
-    `other_phases` are draft captures that other ranks of the run printed."""
+    `other_phases` are draft captures that other ranks of the run printed; `device_total` what a
+    failed allocation said of the device."""
     label = reading.label
     parts = (
         *_framework_parts(reading),
@@ -61,6 +65,7 @@ def rank_facts(
         memory=memory,
         inside={Category.STATE_POOL: Category.KV_POOL} if shared else {},
         host_pools=tuple(host_pools(reading.host)),
+        device_total=device_total,
     )
 
 

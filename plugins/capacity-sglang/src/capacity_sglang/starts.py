@@ -8,6 +8,7 @@ from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     RankId,
 )
+from capacity_core.units import Gib
 from capacity_sglang.args import ServerArgs
 from capacity_sglang.compressed import (
     CompressedBudget,
@@ -123,6 +124,24 @@ def loads_anew(run: Run, sighting: Sighting[Any], event: WeightsBegin) -> bool:
         return False
     first, low = begins[0].free, ends[-1].free
     return first > low and event.free > (first + low) / 2
+
+
+def loaded_again(run: Run, sighting: Sighting[Any], event: WeightsLoaded) -> bool:
+    """Whether a rank's weights line, without the line that begins the load, is of another start:
+    there was more free memory before this load than the rank had left.
+
+    Ranks whose names are cut off look alike, and load side by side.
+    """
+    mine = [s.event for s in run.of(*RANK_EVENTS) if rank_of(s) == rank_of(sighting)]
+    loads = [e for e in mine if isinstance(e, WeightsBegin | WeightsLoaded)]
+    if event.used is None or not loads or isinstance(loads[-1], WeightsBegin):
+        return False
+    sized = any(isinstance(e, PoolAllocated | PoolsReady | Limits) for e in mine)
+    if not sized and not (sighting.speaker.label and not run.has(WeightsBegin)):
+        return False
+    frees = (getattr(e, "free", None) for e in reversed(mine))
+    left = next((free for free in frees if free is not None), None)
+    return left is not None and event.free + event.used > left + max(Gib(1), event.used / 2)
 
 
 def pasted_again(run: Run, sighting: Sighting[Any], event: PoolAllocated) -> bool:

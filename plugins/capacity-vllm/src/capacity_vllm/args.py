@@ -231,10 +231,21 @@ MATCHERS = (
 
 
 def _of_another_server(config: EngineConfig, args: NonDefaultArgs) -> bool:
-    """Whether the arguments name another model than the engine has: logs mix servers."""
+    """Whether the arguments name another model than the engine has: logs mix servers.
+
+    A hub that works offline, or another one, puts the folder of the same model in its place.
+    """
     served = config.arguments.said("model")
-    asked = {args.arguments.said("model"), args.arguments.said("model_tag")} - {None}
-    return served is not None and bool(asked) and served not in asked
+    asked = [args.arguments.said(key) for key in ("model", "model_tag")]
+    names = [name for name in asked if name is not None]
+    return served is not None and bool(names) and not any(_same_model(served, n) for n in names)
+
+
+def _same_model(served: str, asked: str) -> bool:
+    folder = f"/{served.strip('/')}/"
+    return served == asked or any(
+        f"/{name}/" in folder for name in (asked.strip("/"), f"models--{asked.replace('/', '--')}")
+    )
 
 
 class Settings:

@@ -55,13 +55,15 @@ class HybridDisabled:
 GPU_BLOCKS = Matcher(
     name="vllm.gpu_blocks",
     anchor=", # CPU blocks: ",
-    pattern=r"# (?:GPU|[a-z]{2,8}) blocks: (?P<blocks>\d+), # CPU blocks: (?P<host_blocks>\d+)",
+    pattern=r"# (?:[A-Z]{3,4}|[a-z]{3,4}) blocks: (?P<blocks>\d+), "
+    r"# CPU blocks: (?P<host_blocks>\d+)",
     event=GpuBlocks,
     means="Blocks of the KV cache on each device, and of the swap space in host memory.",
     seen_in="0.2.7 … 0.10.2",
     samples=(
         Sample("# GPU blocks: 2987, # CPU blocks: 4096", GpuBlocks(blocks=2987, host_blocks=4096)),
         Sample("# cuda blocks: 7, # CPU blocks: 5", GpuBlocks(blocks=7, host_blocks=5)),
+        Sample("# CUDA blocks: 7, # CPU blocks: 5", GpuBlocks(blocks=7, host_blocks=5)),
     ),
 )
 

@@ -65,10 +65,10 @@ def cures_of(kind: FailureKind, sighting: Sighting[Any]) -> tuple[tuple[str, ...
         if fits is not None:
             cures = (f"--max-model-len {fits} or less, which fits", *cures[1:])
     elif isinstance(event, HostMemoryRefused):
-        cures = (
-            "lower --kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE",
-            "end other processes on the host",
-        )
+        lower = "lower --kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE"
+        if event.utilization is not None:
+            lower = "lower --gpu-memory-utilization: on a host it is a share of the host's memory"
+        cures = (lower, "end other processes on the host")
         harmful = ()
     elif isinstance(event, StateSlotsExceeded):
         cures = (f"--max-num-seqs {event.blocks} or less", _RAISE)

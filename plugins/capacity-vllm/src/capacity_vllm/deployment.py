@@ -11,7 +11,7 @@ from capacity_core.api.ledger import (
 )
 from capacity_core.api.versions import release_key
 from capacity_core.units import COUNT, RATIO, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_core.values import Known, Origin, Unknown, Value, known, text
 from capacity_vllm.args import (
     ChunkedPrefill,
     EngineConfig,
@@ -20,10 +20,10 @@ from capacity_vllm.args import (
     Settings,
 )
 from capacity_vllm.blocks import BlockSize, HybridSign
-from capacity_vllm.failures import ContextExceedsPool, FreeMemoryRefused
+from capacity_vllm.failures import ContextExceedsPool, FreeMemoryRefused, HostMemoryRefused
 from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
 from capacity_vllm.pools import ContextParallel, FittedLength, KvDtype, KvSize, MaxConcurrency
-from capacity_vllm.usage import Profiled, UsageSummary
+from capacity_vllm.usage import InitialFree, Profiled, UsageSummary
 
 
 def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
@@ -43,7 +43,7 @@ def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
         chunked_prefill_size=_chunked_prefill(run, settings),
         max_prefill_tokens=Unknown(why="not a setting of vLLM", unit=TOKENS),
         speculative=settings.nested("speculative_config", "method"),
-        disaggregation=Unknown(why="the log does not say"),
+        disaggregation=_disaggregation(settings),
         parallel=Parallel(
             tensor=tensor,
             pipeline=settings.number(COUNT, "pipeline_parallel_size")
@@ -55,6 +55,18 @@ def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
         ),
         workers=data,
     )
+
+
+_TRANSFER_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+def _disaggregation(settings: Settings) -> Value:
+    """What a server with a one-way transfer of KV does (0.33.0 config/kv_transfer.py)."""
+    role = settings.nested("kv_transfer_config", "kv_role")
+    serves = _TRANSFER_ROLES.get(str(role.amount)) if isinstance(role, Known) else None
+    if not isinstance(role, Known) or serves is None:
+        return Unknown(why="the log does not say")
+    return text(serves, Origin.CONFIGURED, how=role.how, evidence=role.evidence)
 
 
 def kv_dtype(run: Run) -> Value:
@@ -113,7 +125,15 @@ def version_of(run: Run) -> Value:
 
 def _utilization(run: Run, settings: Settings) -> Value:
     value = settings.number(RATIO, "gpu_memory_utilization")
-    for event in (UsageSummary, FreeMemoryRefused, EstimateApplied, EstimateNotApplied, Profiled):
+    for event in (
+        UsageSummary,
+        FreeMemoryRefused,
+        HostMemoryRefused,
+        InitialFree,
+        EstimateApplied,
+        EstimateNotApplied,
+        Profiled,
+    ):
         sightings: list[Sighting[Any]] = run.of(event)
         said = [s for s in sightings if s.event.utilization is not None]
         if said:

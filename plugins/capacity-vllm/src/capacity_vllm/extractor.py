@@ -33,12 +33,14 @@ from capacity_vllm.deployment import deployment_of
 from capacity_vllm.failures import (
     ContextExceedsPool,
     EngineDied,
+    EngineDiedServing,
     FreeMemoryRefused,
     HostMemoryRefused,
     MemoryMoved,
     NoFreeBlock,
     NoKvMemory,
     StateSlotsExceeded,
+    Stopping,
     WarmUpOutOfMemory,
     WeightsTooLarge,
 )
@@ -116,6 +118,8 @@ class VllmExtractor:
         NoFreeBlock,
         RequestFailed,
         EngineDied,
+        EngineDiedServing,
+        Stopping,
     )
 
     def starts_run(self, run: Run, sighting: Sighting[object]) -> bool:

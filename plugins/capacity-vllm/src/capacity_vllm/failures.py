@@ -29,10 +29,11 @@ class ContextExceedsPool:
 class FreeMemoryRefused:
     """The device had less free memory at start-up than the utilisation asks for."""
 
-    free: Gib | None = None
+    free: Gib
     total: Gib
     utilization: ExactRatio
     requested: Gib
+    device: Count | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +43,7 @@ class HostMemoryRefused:
     requested: Gib
     total: Gib
     free: Gib | None = None
+    utilization: ExactRatio | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +74,16 @@ class StateSlotsExceeded:
 @attrs.frozen(kw_only=True)
 class NoFreeBlock:
     """The former engine's blocks ran out; bytes of the device did not."""
+
+
+@attrs.frozen(kw_only=True)
+class EngineDiedServing:
+    """An engine ended that had been initialised."""
+
+
+@attrs.frozen(kw_only=True)
+class Stopping:
+    """The server was asked to stop; errors of processes that end each other may follow."""
 
 
 @attrs.frozen(kw_only=True)
@@ -131,8 +143,8 @@ FREE_MEMORY_REFUSED = Matcher(
     name="vllm.free_memory_refused",
     anchor=" GiB) on startup is less than ",
     pattern=(
-        rf"Free memory on device(?: \S+)? \((?P<free>{NUMBER})/(?P<total>{NUMBER}) GiB\) on "
-        rf"startup is less than "
+        r"Free memory on device(?: [a-z]{1,12}(?::(?P<device>\d+))?)? "
+        rf"\((?P<free>{NUMBER})/(?P<total>{NUMBER}) GiB\) on startup is less than "
         rf"[^(\n]{{0,120}}\((?P<utilization>[\d.]+), (?P<requested>{NUMBER}) GiB\)"
     ),
     event=FreeMemoryRefused,
@@ -156,7 +168,11 @@ FREE_MEMORY_REFUSED = Matcher(
             "memory utilization "
             "(0.9, 1.8 GiB).",
             FreeMemoryRefused(
-                free=Gib("1.5"), total=Gib("2.0"), utilization=Exact("0.9"), requested=Gib("1.8")
+                free=Gib("1.5"),
+                total=Gib("2.0"),
+                utilization=Exact("0.9"),
+                requested=Gib("1.8"),
+                device=0,
             ),
         ),
     ),
@@ -165,12 +181,18 @@ FREE_MEMORY_REFUSED = Matcher(
 _DEATHS = (
     ("engine_failed_to_start", "EngineCore failed to start", "0.9.1 … 0.33.0"),
     ("engine_exception", "EngineCore hit an exception", "0.8.0 … 0.8.5"),
-    ("engine_fatal", "EngineCore encountered a fatal error", "0.8.3 … 0.33.0"),
     ("engine_not_initialized", "Engine core initialization failed", "0.8.3 … 0.33.0"),
     ("worker_failed_to_start", "WorkerProc failed to start", ""),
     ("worker_exception", "WorkerProc hit an exception", ""),
     ("engine_loop_died", "Engine loop is not running.", ""),
     ("worker_process_died", "Worker VllmWorkerProcess pid ", "0.4.2 … 0.10.2"),
+    ("process_died", " died unexpectedly", "0.8.3 … 0.33.0"),
+    ("engine_exited", "engine core exited unexpectedly", ""),
+    ("fatal_signal", "ot fatal signal from worker process", "0.7.3 … 0.8.3"),
+    ("engine_dead", "AsyncLLM output_handler failed.", "0.8.0 … 0.33.0"),
+    ("background_failed", "Engine background task failed", "0.6.0 … 0.10.2"),
+    ("rpc_died", "RPCServer process died before responding", ""),
+    ("engine_timed_out", "Engine iteration timed out.", "0.4.2 … 0.10.2"),
 )
 
 DEATHS = tuple(
@@ -184,6 +206,38 @@ DEATHS = tuple(
         samples=(Sample(f"ERROR {words}", EngineDied()),),
     )
     for name, words, seen_in in _DEATHS
+)
+
+ENGINE_FATAL = Matcher(
+    name="vllm.engine_fatal",
+    anchor="EngineCore encountered a fatal error",
+    pattern="EngineCore encountered a fatal error",
+    event=EngineDiedServing,
+    means="An initialised engine ended; one that is not says 'failed to start'.",
+    seen_in="0.8.3 … 0.33.0",
+    samples=(Sample("ERROR EngineCore encountered a fatal error.", EngineDiedServing()),),
+)
+
+_STOPS = (
+    ("server_stops", "Shutting down FastAPI HTTP server.", "0.4.2 … 0.33.0"),
+    ("parent_exited", "Parent process exited, terminating worker", "0.9.2 … 0.33.0"),
+    ("told_to_stop", "[shutdown] API server: shutdown triggered", "0.27.1 … 0.33.0"),
+    ("engine_stops", "[shutdown] EngineCore: ", "0.27.1 … 0.33.0"),
+    ("client_stops", "[shutdown] MPClient: start ", "0.27.1 … 0.33.0"),
+    ("shutdown_initiated", "Shutdown initiated ", ""),
+)
+
+STOPS = tuple(
+    Matcher(
+        name=f"vllm.{name}",
+        anchor=words,
+        pattern=words.replace("[", r"\["),
+        event=Stopping,
+        means="The server stops; a clean stop prints errors of its processes, too.",
+        seen_in=seen_in,
+        samples=(Sample(f"INFO {words}", Stopping()),),
+    )
+    for name, words, seen_in in _STOPS
 )
 
 CONTEXT_EXCEEDS_BLOCKS = Matcher(
@@ -210,7 +264,8 @@ HOST_MEMORY_REFUSED = Matcher(
     anchor="is less than requested memory for kv",
     pattern=(
         rf"Available memory on node \d+ \((?P<free>{NUMBER})/(?P<total>{NUMBER}) GiB\) on kv cache "
-        rf"allocation is less than requested memory for kv \((?P<requested>{NUMBER}) GiB\)"
+        rf"allocation is less than requested memory for kv "
+        rf"\((?P<requested>{NUMBER})(?:/{NUMBER})? GiB\)"
     ),
     event=HostMemoryRefused,
     means="An engine on the host has less memory than the KV cache was given.",
@@ -220,6 +275,52 @@ HOST_MEMORY_REFUSED = Matcher(
             "requested memory for kv (40.0 GiB). Decrease",
             HostMemoryRefused(free=Gib("12.67"), total=Gib("14.96"), requested=Gib("40.0")),
         ),
+        Sample(
+            "Available memory on node 0 (4.75/14.96 GiB) on kv cache allocation is less than "
+            "requested memory for kv (7.25/13.5 GiB). Reduce",
+            HostMemoryRefused(free=Gib("4.75"), total=Gib("14.96"), requested=Gib("7.25")),
+        ),
+    ),
+)
+
+HOST_START_REFUSED = Matcher(
+    name="vllm.host_start_refused",
+    anchor="is less than desired CPU memory utilization",
+    pattern=(
+        rf"Available memory on node \d+ \((?P<free>{NUMBER})/(?P<total>{NUMBER}) GiB\) on startup "
+        rf"is less than desired CPU memory utilization \((?P<utilization>[\d.]+), "
+        rf"(?P<requested>{NUMBER}) GiB\)"
+    ),
+    event=HostMemoryRefused,
+    means="An engine on the host finds less free memory than the utilisation asks for.",
+    seen_in="0.20.0 … 0.27.1",
+    samples=(
+        Sample(
+            "Available memory on node 0 (4.75/14.96 GiB) on startup is less than desired CPU "
+            "memory utilization (0.9, 13.46 GiB). Decrease",
+            HostMemoryRefused(
+                free=Gib("4.75"),
+                total=Gib("14.96"),
+                utilization=Exact("0.9"),
+                requested=Gib("13.46"),
+            ),
+        ),
+    ),
+)
+
+HOST_NONE_LEFT = Matcher(
+    name="vllm.host_none_left",
+    anchor="GiB of CPU memory reserved for it on node ",
+    pattern=r"GiB of CPU memory reserved for it on node \d+, leaving none for the KV cache",
+    event=NoKvMemory,
+    means="An engine on the host: weights and the rest are more than was reserved.",
+    seen_in="0.33.0 … 0.33.0",
+    samples=(
+        Sample(
+            "more than the 3.5 GiB of CPU memory reserved for it on node 0, leaving none for the "
+            "KV cache. On",
+            NoKvMemory(),
+        ),
     ),
 )
 
@@ -227,17 +328,17 @@ WEIGHTS_ELSEWHERE_TOO_LARGE = Matcher(
     name="vllm.weights_elsewhere_too_large",
     anchor="Externally held weights on device ",
     pattern=(
-        rf"Externally held weights on device \S+ \({NUMBER}/(?P<total>{NUMBER}) GiB\) exceed the "
-        rf"desired GPU memory utilization \((?P<utilization>[\d.]+), (?P<requested>{NUMBER}) GiB\)"
+        rf"Externally held weights on device \S+ \({NUMBER}/{NUMBER} GiB\) exceed the desired GPU "
+        r"memory utilization"
     ),
-    event=FreeMemoryRefused,
-    means="Weights of another process are more than this one may use.",
+    event=NoKvMemory,
+    means="Weights of another process are more than the utilisation allows: nothing is left.",
     seen_in="0.33.0 … 0.33.0",
     samples=(
         Sample(
             "Externally held weights on device cuda:0 (75.5/79.11 GiB) exceed the desired GPU "
             "memory utilization (0.9, 71.2 GiB).",
-            FreeMemoryRefused(total=Gib("79.11"), utilization=Exact("0.9"), requested=Gib("71.2")),
+            NoKvMemory(),
         ),
     ),
 )
@@ -363,6 +464,8 @@ STATE_SLOTS_EXCEEDED = Matcher(
 MATCHERS = (
     CONTEXT_EXCEEDS_BLOCKS,
     HOST_MEMORY_REFUSED,
+    HOST_START_REFUSED,
+    HOST_NONE_LEFT,
     WEIGHTS_ELSEWHERE_TOO_LARGE,
     RESERVED_TOO_MUCH,
     *BLOCKS_GONE,
@@ -376,4 +479,6 @@ MATCHERS = (
     CONTEXT_EXCEEDS_POOL,
     FREE_MEMORY_REFUSED,
     *DEATHS,
+    ENGINE_FATAL,
+    *STOPS,
 )

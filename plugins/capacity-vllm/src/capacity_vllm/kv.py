@@ -93,9 +93,9 @@ class KvReading:
             # Up to 0.11.0 each worker's own count is printed before the engine takes the minimum.
             tokens=self._least_tokens(tokens) if tokens else self._unsaid_tokens(sizes),
             request_limit=limit,
-            size=self._size_left(size),
+            size=self._size_left(size, dp),
             # From 0.11.1 on one worker of a node prints it for all.
-            budget=budget if self._one_prints else size,
+            budget=budget if self._one_prints and not self._staged() else size,
             reported=self._least_reported(sizes),
         )
 
@@ -107,16 +107,22 @@ class KvReading:
         why = "not every worker's KV budget is in the log"
         return least([*budgets, *([Unknown(why=why, unit=GIB)] if missing > 0 else [])])
 
-    def _size_left(self, size: Value) -> Value:
+    def _staged(self) -> bool:
+        """Whether pipeline stages have budgets of their own."""
+        stages = self._settings.number(COUNT, "pipeline_parallel_size")
+        return isinstance(stages, Known) and stages.number > 1
+
+    def _size_left(self, size: Value, dp: int) -> Value:
         """What the pool is made of, where later lines change it: less than the budget that was
         printed, or as many blocks as were asked for."""
-        reserved = self._run.last_of(KvReserved)
+        numbers = _engine_numbers(self._run)
+        mine = [s for s in self._run.of(KvReserved) if numbers.get(engine_of(s), 0) == dp]
         override = override_of(self._run)
         if override is not None:
             why = "another number of blocks was asked for than the budget makes"
             return Unknown(why=why, unit=GIB, evidence=(override.line,))
-        if reserved is not None and isinstance(size, Known):
-            return reserved.value("left", "kv_pool")
+        if mine and isinstance(size, Known):
+            return mine[-1].value("left", "kv_pool")
         return size
 
     def _shown(self, dp: int) -> int:

@@ -37,10 +37,10 @@ ENGINE_READY = Matcher(
 
 SLEEP_MODE = Matcher(
     name="vllm.sleep_mode",
-    anchor="Sleep mode freed ",
+    anchor=" GiB memory is still in use",
     pattern=(
-        rf"Sleep mode freed (?P<freed>{NUMBER}) GiB memory, (?P<in_use>{NUMBER}) GiB memory is "
-        r"still in use"
+        rf"Sleep mode (?:\(level=\d\) )?freed (?P<freed>{NUMBER}) GiB memory, "
+        rf"(?P<in_use>{NUMBER}) GiB memory is still in use"
     ),
     event=SleepMode,
     means="A running engine was put to sleep.",

@@ -10,6 +10,7 @@ import attrs
 from capacity_core.api import NUMBER, Matcher, Sample
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import Load
+from capacity_core.api.process import Quoted
 from capacity_core.units import RATIO, REQUESTS, TOKENS_PER_SECOND, Requests, TokensPerSecond
 from capacity_core.values import Known, Origin, Unknown, Value, known
 
@@ -153,7 +154,24 @@ PREEMPTED = Matcher(
     samples=(Sample("memory. total_num_cumulative_preemption=51", Preempted(preempted=51)),),
 )
 
-MATCHERS = (STATS, STATS_PREEMPTED, QUEUES, ITERATION, REQUEST_FAILED, PREEMPTED)
+QUOTED = tuple(
+    Matcher(
+        name=f"vllm.request_{name}",
+        anchor=words,
+        pattern=rf"{words}\S+?: (?:prompt|output|params): ",
+        event=Quoted,
+        means="A logged request or answer; nothing in it is the server's own word.",
+        seen_in=seen_in,
+        quotes=True,
+        samples=(Sample(f"{words}cmpl-1: {what}: 'b'", Quoted()),),
+    )
+    for name, words, what, seen_in in (
+        ("received", "Received request ", "prompt", "0.2.7 … 0.33.0"),
+        ("answered", "Generated response ", "output", "0.11.0 … 0.33.0"),
+    )
+)
+
+MATCHERS = (*QUOTED, STATS, STATS_PREEMPTED, QUEUES, ITERATION, REQUEST_FAILED, PREEMPTED)
 
 
 def load_of(run: Run) -> Load | None:

@@ -17,12 +17,14 @@ from capacity_vllm.deployment import span_of
 from capacity_vllm.failures import (
     ContextExceedsPool,
     EngineDied,
+    EngineDiedServing,
     FreeMemoryRefused,
     HostMemoryRefused,
     MemoryMoved,
     NoFreeBlock,
     NoKvMemory,
     StateSlotsExceeded,
+    Stopping,
     WarmUpOutOfMemory,
     WeightsTooLarge,
 )
@@ -30,7 +32,7 @@ from capacity_vllm.graphs import CaptureTook, GraphPool
 from capacity_vllm.limits import EngineReady, SleepMode
 from capacity_vllm.load import Preempted, Stats
 from capacity_vllm.pools import KvSize
-from capacity_vllm.ranks import rank_of
+from capacity_vllm.ranks import has_workers, rank_of, speaks_for_one
 from capacity_vllm.starts import PROGRESS, SIZED, UP
 from capacity_vllm.usage import UsageSummary
 from capacity_vllm.weights import WeightsLoaded, WeightsRead
@@ -45,6 +47,7 @@ _REACHED = (
     (Stage.READY, EngineReady),
     (Stage.READY, AcceptsRequests),
     (Stage.READY, SleepMode),
+    (Stage.READY, EngineDiedServing),
     (Stage.READY, Stats),
     (Stage.READY, Preempted),
 )
@@ -90,6 +93,9 @@ _IMPLIED: dict[type, Stage] = {
 }
 
 
+_DEATHS = (EngineDied, EngineDiedServing)
+
+
 def failure_of(run: Run) -> Failure | None:
     """The first message of the most telling kind: causes are repeated by every process that dies of
     them."""
@@ -100,15 +106,18 @@ def failure_of(run: Run) -> Failure | None:
     empty = [s for s in run.of(GpuBlocks) if s.event.blocks == 0]
     if empty:
         return _failed(run, empty[0], FailureKind.NO_KV_MEMORY)
-    sighting = crash(run, (EngineConfig, *PROGRESS), UP, deaths=(EngineDied,))
+    sighting = crash(run, (EngineConfig, *PROGRESS), UP, deaths=_DEATHS, stops=(Stopping,))
     return _failed(run, sighting, None) if sighting is not None else None
 
 
 def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind | None) -> Failure:
     before = list(_before(run, sighting))
-    if sighting.speaker.label and _each_worker_prints_weights(run):
+    mine = sighting.speaker.label and speaks_for_one(sighting, several=has_workers(run))
+    if mine and (sighting.speaker.dp is not None or _each_worker_prints_weights(run)):
         # Another worker may be further.
-        before = [s for s in before if s.speaker.label in ("", sighting.speaker.label)]
+        before = [s for s in before if not _another(s, sighting)]
+    if kind is None and run.has(EngineDiedServing):
+        before.append(run.of(EngineDiedServing)[0])
     said = [stage_reached(before), _IMPLIED.get(type(sighting.event))]
     reached = max((s for s in said if s is not None), key=list(Stage).index, default=None)
     stage = Stage.SERVING if reached is Stage.READY else reached or Stage.STARTUP
@@ -118,13 +127,21 @@ def _failed(run: Run, sighting: Sighting[Any], kind: FailureKind | None) -> Fail
     return Failure(
         kind=kind,
         stage=stage,
-        rank=rank_of(sighting).text if sighting.speaker.label else None,
+        rank=rank_of(sighting).text if mine else None,
         message=sighting.text,
         evidence=(sighting.line,),
         cures=cures,
         harmful=harmful,
         **_amounts(sighting),
     )
+
+
+def _another(sighting: Sighting[Any], mine: Sighting[Any]) -> bool:
+    """Whether another worker speaks, or another engine."""
+    speaker = sighting.speaker
+    if "Worker" in (speaker.role or "") and speaker.label != mine.speaker.label:
+        return True
+    return None not in (speaker.dp, mine.speaker.dp) and speaker.dp != mine.speaker.dp
 
 
 def _each_worker_prints_weights(run: Run) -> bool:

@@ -71,6 +71,20 @@ def rank_of(sighting: Sighting[Any], tensor: int | None = None) -> RankId:
     return RankId(dp=speaker.dp or 0, pp=speaker.pp or 0, tp=speaker.tp or 0)
 
 
+def speaks_for_one(sighting: Sighting[Any], *, several: bool) -> bool:
+    """Whether what a line says of a device is of the speaker's own: an engine above `several`
+    workers, or a line without a prefix, repeats what any of them said."""
+    if "Worker" in (sighting.speaker.role or "") or is_actor(sighting):
+        return True
+    # Without a prefix, a device's number is all that tells a worker.
+    return not several and not getattr(sighting.event, "device", None)
+
+
+def has_workers(run: Run) -> bool:
+    """Whether workers run in processes of their own."""
+    return any("Worker" in (s.speaker.role or "") for s in run)
+
+
 def is_actor(sighting: Sighting[Any]) -> bool:
     """Whether a Ray actor speaks, which is told apart by its pid and node alone."""
     return (sighting.speaker.role or "").endswith("Actor") and sighting.speaker.dp is None
@@ -91,13 +105,19 @@ def workers_of(run: Run, tensor: int | None, asked: Value) -> list[WorkerReading
     sightings: list[Sighting[Any]] = run.of(*WORKER_EVENTS)
     if any(s.speaker.label for s in sightings):
         sightings = [s for s in sightings if s.speaker.role is not None]
-    sightings = [s for s in sightings if not _repeats(s, sightings)]
-    alone = tensor == 1 or len({rank_of(s, tensor) for s in sightings}) == 1
+    several = has_workers(run) or (tensor or 1) > 1
+    sightings = [
+        s
+        for s in sightings
+        if not isinstance(s.event, FreeMemoryRefused) or speaks_for_one(s, several=several)
+    ]
     # The allocator's message names a rank only by its prefix: without one it may be any rank's.
+    alone = len({rank_of(s, tensor) for s in sightings}) < 2
     sightings += [
         s
         for s in run.of(OutOfMemory)
-        if s.event.total is not None and (s.speaker.label or (alone and tensor in (None, 1)))
+        if s.event.total is not None
+        and speaks_for_one(s, several=several or not (alone or s.speaker.label))
     ]
     processes: dict[RankId, set[tuple[int | None, str | None]]] = {}
     for sighting in sightings:
@@ -121,27 +141,29 @@ def workers_of(run: Run, tensor: int | None, asked: Value) -> list[WorkerReading
     ]
 
 
-def _repeats(sighting: Sighting[Any], sightings: Sequence[Sighting[Any]]) -> bool:
-    """Whether a process above the workers repeats what killed one of them."""
-    return (
-        isinstance(sighting.event, FreeMemoryRefused)
-        and not (sighting.speaker.role or "").partition("_")[0].endswith("Worker")
-        and any(s.event == sighting.event and "Worker" in (s.speaker.role or "") for s in sightings)
-    )
-
-
 def _final_captures(run: Run) -> frozenset[int]:
     """The ids of captures that stay: profiling captures the graphs once before the pool is sized,
     in the same words (v1/worker/gpu/model_runner.py of 0.33.0:1069)."""
     final = set()
     before = run.version_range is not None and release_key(run.version_range[1])[:2] < (0, 18)
     sized = before or not run.has(GraphEstimate, *SIZING)
+    # A worker's own estimate follows its profiling capture, whatever others print meanwhile.
+    estimated = {_worker_of(s): id(s) for s in run.of(GraphEstimate)}
+    waiting = set(estimated)
     for sighting in run:
+        process = _worker_of(sighting)
+        if estimated.get(process) == id(sighting):
+            waiting.discard(process)
         if isinstance(sighting.event, SIZING):
             sized = True
-        elif isinstance(sighting.event, CaptureTook) and sized:
+        elif isinstance(sighting.event, CaptureTook) and sized and process not in waiting:
             final.add(id(sighting))
     return frozenset(final)
+
+
+def _worker_of(sighting: Sighting[Any]) -> tuple[object, ...]:
+    """Tells workers apart: containers of several nodes have the same pids."""
+    return (*process_of(sighting), sighting.speaker.label)
 
 
 class WorkerReading:
@@ -188,11 +210,12 @@ class WorkerReading:
     def weights(self) -> Value:
         """As its own line says, which has more decimals than the summary."""
         own = self._value(WeightsLoaded, "used", "weights")
-        in_summary = self._value(UsageSummary, "weights", "weights") | self._value(
-            Profiled, "weights", "weights"
-        )
+        in_summary = self._value(UsageSummary, "weights", "weights")
         if isinstance(own, Unknown) and own.evidence:
             return own | in_summary  # two figures: the reason stays
+        # What the former engine profiled is the target's alone.
+        for profiled in (Profiled, ProfileResult):
+            in_summary = in_summary | self._value(profiled, "weights", "weights")
         if isinstance(own, Unknown) and isinstance(in_summary, Unknown):
             return Unknown(
                 why=f"no 'Model loading took' line of {self.label}", unit=GIB, name="weights"
@@ -239,7 +262,14 @@ class WorkerReading:
 
     @property
     def total(self) -> Value:
-        sources = (UsageSummary, FreeMemoryRefused, Profiled, ExplicitKv, OutOfMemory)
+        sources = (
+            UsageSummary,
+            FreeMemoryRefused,
+            Profiled,
+            ExplicitKv,
+            InitialFree,
+            OutOfMemory,
+        )
         return self._first("total", "device total", *sources)
 
     @property

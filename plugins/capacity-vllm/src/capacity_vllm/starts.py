@@ -17,6 +17,7 @@ from capacity_vllm.blocks import GpuBlocks
 from capacity_vllm.failures import (
     ContextExceedsPool,
     EngineDied,
+    EngineDiedServing,
     FreeMemoryRefused,
     HostMemoryRefused,
     MemoryMoved,
@@ -50,7 +51,7 @@ REFUSED = (
     StateSlotsExceeded,
     NoFreeBlock,
 )
-_FATAL = (NoKvMemory, ContextExceedsPool, *REFUSED, EngineDied)
+_FATAL = (NoKvMemory, ContextExceedsPool, *REFUSED, EngineDied, EngineDiedServing)
 
 
 SIZED = (KvSize, MaxConcurrency, GpuBlocks)
@@ -62,7 +63,7 @@ UP = (EngineReady, AcceptsRequests, SleepMode, Stats, Preempted)
 PROGRESS = (*WORKER_EVENTS, *SIZED, *UP)
 
 
-_DEATHS = (NoKvMemory, ContextExceedsPool, EngineDied)
+_DEATHS = (NoKvMemory, ContextExceedsPool, EngineDied, EngineDiedServing)
 
 
 def server_again(run: Run, sighting: Sighting[Any]) -> bool:

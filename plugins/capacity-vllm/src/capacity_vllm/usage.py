@@ -67,6 +67,8 @@ class InitialFree:
 
     free: Gib
     requested: Gib | None = None
+    utilization: ExactRatio | None = None
+    total: Gib | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -395,20 +397,39 @@ INITIAL_FREE = Matcher(
     pattern=(
         rf"Initial free memory: (?P<free>{NUMBER}) GiB[,;][^\n]{{0,80}}?[Rr]equested (?:GPU "
         rf")?memory: "
-        rf"(?:[\d.]+ \(util\), )?(?P<requested>{NUMBER}) GiB"
+        rf"(?:(?P<utilization>[\d.]+) \(util\), )?(?P<requested>{NUMBER}) GiB"
     ),
     event=InitialFree,
     means="Free memory at the worker's start and what utilisation asks for (DEBUG).",
     seen_in="0.9.1 … 0.33.0",
     samples=(
         Sample(
-            "Initial free memory: 78.58 GiB; Requested memory: 0.90 (util), 71.26 GiB",
-            InitialFree(free=Gib("78.58"), requested=Gib("71.26")),
+            "Initial free memory: 78.58 GiB; Requested memory: 0.900000 (util), 71.26 GiB",
+            InitialFree(free=Gib("78.58"), requested=Gib("71.26"), utilization=Exact("0.900000")),
         ),
         Sample(
             "Initial free memory: 78.58 GiB, free memory: 60.00 GiB, requested GPU memory: 71.26 "
             "GiB",
             InitialFree(free=Gib("78.58"), requested=Gib("71.26")),
+        ),
+    ),
+)
+
+INITIAL_SNAPSHOT = Matcher(
+    name="vllm.initial_snapshot",
+    anchor="worker init memory snapshot: ",
+    pattern=(
+        rf"worker init memory snapshot: [^\n]{{0,40}}free_memory=(?P<free>{NUMBER})GiB, "
+        rf"total_memory=(?P<total>{NUMBER})GiB"
+    ),
+    event=InitialFree,
+    means="The device at the worker's start (DEBUG).",
+    seen_in="0.14.1 … 0.33.0",
+    samples=(
+        Sample(
+            "worker init memory snapshot: torch_peak=0.0GiB, free_memory=78.58GiB, "
+            "total_memory=79.19GiB, cuda_memory=0.61GiB",
+            InitialFree(free=Gib("78.58"), total=Gib("79.19")),
         ),
     ),
 )
@@ -426,4 +447,5 @@ MATCHERS = (
     PROFILED_COMMAS,
     FREE_AFTER,
     INITIAL_FREE,
+    INITIAL_SNAPSHOT,
 )
