@@ -104,6 +104,11 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     """
     if options.layout is not None and options.config is None:
         raise UsageError("--layout says how to read a config.json: give one with --config")
+    if len(options.smi) > max(len(paths), 1) and options.smi_map is None:
+        raise UsageError(
+            f"{len(options.smi)} --smi for {len(paths)} logs: the k-th belongs to the k-th log; "
+            "several of one log need --smi-map"
+        )
     trouble = _Trouble(plugins)
     others: list[InputRow] = []
     readings = tuple(
@@ -120,6 +125,8 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
     devices, device_findings = by_rank(readings, facts, ledger.deployment, options.smi_map)
     measured = tuple(reading for of_one in readings for reading in of_one)
+    if options.smi_map is not None:
+        measured = tuple(devices.values())  # the others are no devices of this server
     ranks = tuple(rank_row(rank, devices.get(rank.id)) for rank in facts)
     shown, asked = shown_rank(facts, options.rank)
     gpu, clash = gpu_row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,10 +11,10 @@ import attrs
 from capacity_core.analysis import Options, analyse
 from capacity_core.api.explanation import Attempt, LineStory, ValueStory
 from capacity_core.api.matchers import LOOK_BEHIND, Matcher, printed_fields
-from capacity_core.api.report import CategoryRow, Report
+from capacity_core.api.report import VIEW_ONLY, CategoryRow, Report
 from capacity_core.errors import UsageError
 from capacity_core.loader import Plugins
-from capacity_core.reading.scan import Scanner, clean
+from capacity_core.reading.scan import Scanner, clean, without_cut_number
 from capacity_core.reading.sources import Source
 from capacity_core.values import Known, Unknown, Value
 
@@ -36,14 +36,15 @@ def explain_line(paths: Sequence[str], spec: str, plugins: Plugins) -> LineStory
     log, number = int(match["log"] or 0), int(match["number"])
     if log >= len(paths):
         raise UsageError(f"--line {spec}: there is no log{log}; logs are counted from log0")
-    text = _text_of(paths[log], log, number)
     owners = {event: e.framework for e in plugins.extractors for event in e.events}
     scanner = Scanner(plugins.matchers, plugins.prefixes, owners)
+    text = _text_of(paths[log], log, number, scanner)
     read = [(m.name, event) for _, m, event in scanner.matches(text, spec)]
     attempts = [
-        _attempt(matcher, text, read)
+        attempt
         for matcher in sorted(plugins.matchers, key=lambda m: m.name)
         if matcher.anchor in text
+        for attempt in _attempts(matcher, text, read)
     ]
     return LineStory(
         line=f"log{log}:{number}",
@@ -53,33 +54,36 @@ def explain_line(paths: Sequence[str], spec: str, plugins: Plugins) -> LineStory
     )
 
 
-def _text_of(path: str, log: int, number: int) -> str:
+def _text_of(path: str, log: int, number: int, scanner: Scanner) -> str:
+    """A line as the scanner reads it."""
     source = Source(f"log{log}", path)
     try:
+        cleaned = scanner.needs_cleaning(source)
         seen, tail = 1, b""
-        for chunk in source.chunks():
+        for chunk in source.cleaned_chunks() if cleaned else source.chunks():
             lines = (tail + chunk).split(b"\n")
             if seen <= number < seen + len(lines) - 1:
                 return clean(lines[number - seen])
             seen += len(lines) - 1
             tail = lines[-1]
         if number == seen and tail:
-            return clean(tail)
+            return without_cut_number(clean(tail))
     finally:
         source.close()
     raise UsageError(f"--line {number}: {path} has {seen - 1 + bool(tail)} lines")
 
 
-def _attempt(matcher: Matcher, text: str, read: Sequence[tuple[str, object]]) -> Attempt:
+def _attempts(matcher: Matcher, text: str, read: Sequence[tuple[str, object]]) -> Iterator[Attempt]:
+    """One for each message that the matcher finds, or for its near miss."""
     mine = [event for name, event in read if name == matcher.name]
     found = mine or [event for _, _, event in matcher.find(text)]
-    if found:
-        fields = printed_fields(found[0])
-        return Attempt(matcher=matcher.name, used=bool(mine), fields=fields)
-    reached, expected = _progress(matcher, text)
-    return Attempt(
-        matcher=matcher.name, used=False, fields=None, reached=reached, expected=expected
-    )
+    for event in found:
+        yield Attempt(matcher=matcher.name, used=bool(mine), fields=printed_fields(event))
+    if not found:
+        reached, expected = _progress(matcher, text)
+        yield Attempt(
+            matcher=matcher.name, used=False, fields=None, reached=reached, expected=expected
+        )
 
 
 def _progress(matcher: Matcher, text: str) -> tuple[str, str]:
@@ -154,8 +158,19 @@ def _row(node: Any, selector: str, path: str) -> Any:
     found = [row for row in rows if _is_row(row, selector)]
     if len(found) != 1:
         why = "no row" if not found else f"{len(found)} rows"
-        raise UsageError(f"--value {path}: [{selector}] names {why} of {len(rows)}")
+        there = ", ".join(_name_of(row) for row in rows[:12])
+        raise UsageError(
+            f"--value {path}: [{selector}] names {why} of {len(rows)}; there are: {there}"
+        )
     return found[0]
+
+
+def _name_of(row: Any) -> str:
+    """What tells a row from the others: its id, else its first field."""
+    said = getattr(row, "id", None)
+    if said is None and attrs.has(type(row)):
+        said = getattr(row, attrs.fields(type(row))[0].name)
+    return str(said)
 
 
 def _is_row(row: Any, selector: str) -> bool:
@@ -163,10 +178,8 @@ def _is_row(row: Any, selector: str) -> bool:
         return True
     pairs = [pair.partition("=") for pair in selector.split(",")]
     return all(
-        equals
-        and str(getattr(getattr(row, key.strip(), None), "value", getattr(row, key, None)))
-        == wanted.strip()
-        for key, equals, wanted in pairs
+        equals and str(getattr(getattr(row, key, None), "value", getattr(row, key, None))) == wanted
+        for key, equals, wanted in (map(str.strip, pair) for pair in pairs)
     )
 
 
@@ -174,7 +187,8 @@ def _offer(node: Any) -> str:
     if isinstance(node, Mapping):
         names = list(node)
     elif attrs.has(type(node)):
-        names = [field.name for field in attrs.fields(type(node))]
+        hidden = VIEW_ONLY if isinstance(node, Report) else set()
+        names = [f.name for f in attrs.fields(type(node)) if f.name not in hidden]
     elif isinstance(node, tuple):
         return f"; it is a list of {len(node)}: write [0], [tp=0] or [id]"
     else:

@@ -107,6 +107,7 @@ def _mapped(
     """The pairs of `4=TP0,5=TP1`; with several files of readings `smi1:4=TP8`."""
     if not readings:
         raise UsageError("--smi-map says which device is which rank: give readings with --smi")
+    seen: set[object] = set()
     for entry in mapping.split(","):
         match = _ENTRY.fullmatch(entry)
         if match is None:
@@ -118,7 +119,11 @@ def _mapped(
             there = ", ".join(str(r.index) for of_one in readings for r in of_one)
             why = "no device has that number" if not rows else "several do; write smi1:4=TP8"
             raise UsageError(f"--smi-map {entry}: {why}; there are: {there}")
-        yield rank_named(ranks, match["rank"], "--smi-map"), rows[0]
+        rank = rank_named(ranks, match["rank"], "--smi-map")
+        if {rank.id, id(rows[0])} & seen:
+            raise UsageError(f"--smi-map {entry}: the device or the rank stands there twice")
+        seen |= {rank.id, id(rows[0])}
+        yield rank, rows[0]
 
 
 def _pairs(

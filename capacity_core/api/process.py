@@ -10,7 +10,7 @@ import attrs
 
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import FailureKind, Stage
-from capacity_core.units import GIB, Gib, Mib
+from capacity_core.units import GIB, Gib, Kib, Mib
 from capacity_core.values import Unknown, Value
 
 
@@ -48,6 +48,7 @@ class OutOfMemory:
     total: Gib | None = None
     free: Gib | None = None
     free_mib: Mib | None = None
+    free_kib: Kib | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -127,12 +128,15 @@ def crash(
     found: list[Sighting[Any]] = []
     up = False
     harmless: tuple[type, ...] = ()
+    stopped: set[str] = set()
     for sighting in run:
         if " WARNING " in sighting.text:
             continue  # somebody tried something, and went on without it
         up = up or isinstance(sighting.event, ready)
         if up and isinstance(sighting.event, (EndsServing, *stops)):
-            break
+            stopped.add(log_of(sighting))
+        if log_of(sighting) in stopped:
+            continue
         if isinstance(sighting.event, Survived):
             harmless = _PART_OF_IT
         elif harmless and isinstance(sighting.event, harmless[0]):
@@ -142,7 +146,8 @@ def crash(
             harmless = ()
         if isinstance(sighting.event, progress):
             if not any(isinstance(s.event, (Crashed, *deaths)) for s in found):
-                found = []
+                # Another node of the deployment goes on until it notices.
+                found = [s for s in found if log_of(s) != log_of(sighting)]
         elif isinstance(sighting.event, (*_TELLING, Crashed, *deaths)) or (
             isinstance(sighting.event, Traceback | Raised) and (not up or found)
         ):
@@ -152,6 +157,11 @@ def crash(
 
 _PART_OF_IT = (Traceback, Raised)
 """What follows a Survived, and is part of it."""
+
+
+def log_of(sighting: Sighting[Any]) -> str:
+    """The log that a line is of, such as log0."""
+    return sighting.line.partition(":")[0]
 
 
 def _most_telling(found: list[Sighting[Any]]) -> Sighting[object] | None:
@@ -214,7 +224,7 @@ def shortage(sighting: Sighting[Any]) -> dict[str, Value]:
         return {}
     return {
         "needed": _gib(sighting, "wanted", "wanted_mib"),
-        "available": _gib(sighting, "free", "free_mib"),
+        "available": _gib(sighting, "free", "free_mib", "free_kib"),
         "total": _gib(sighting, "total"),
     }
 

@@ -284,6 +284,10 @@ class LoadRow:
     summary: str
 
 
+UNMATCHED_KEPT = 200
+"""How many lines that nobody knew a report lists."""
+
+
 @attrs.frozen(kw_only=True)
 class UnmatchedRow:
     """A line that speaks of memory, and that no matcher knows."""
@@ -314,6 +318,10 @@ class EvidenceRow:
     matcher: str
     fields: Mapping[str, str]
     text: str
+
+
+VIEW_ONLY = frozenset({"title", "shown_rank", "asked_rank", "version_range"})
+"""Fields of a report that the text alone shows; JSON leaves them out."""
 
 
 @attrs.frozen(kw_only=True)

@@ -78,8 +78,8 @@ OUT_OF_MEMORY = Matcher(
         r"out of memory\. Tried to allocate (?!\S{1,20} \w+ \(\w+ \d+; )"
         rf"(?:(?P<wanted>{NUMBER}) GiB|(?P<wanted_mib>{NUMBER}) MiB|{NUMBER} \w+)?"
         rf"(?:[^\n]{{0,80}}? total capac?i?ty of (?P<total>{NUMBER}) GiB"
-        rf"(?: of which (?:(?P<free>{NUMBER}(?= GiB)|0(?= bytes)) \w+|(?P<free_mib>{NUMBER}) MiB) "
-        r"is free)?)?"
+        rf"(?: of which (?:(?P<free>{NUMBER}(?= GiB)|0(?= bytes)) \w+|(?P<free_mib>{NUMBER}) MiB"
+        rf"|(?P<free_kib>{NUMBER}) KiB) is free)?)?"
     ),
     event=OutOfMemory,
     means="The device allocator failed; `total` is the device memory that the process sees.",
@@ -108,7 +108,8 @@ OUT_OF_MEMORY_OLD = Matcher(
         rf"out of memory\. Tried to allocate (?:(?P<wanted>{NUMBER}) GiB|(?P<wanted_mib>{NUMBER}) "
         rf"MiB|{NUMBER} \w+) \(\w+ \d+; (?:(?P<total>{NUMBER}) GiB total capacity; "
         rf"[^;\n]{{1,60}} already allocated; (?:[^;\n]{{1,60}} current active; )?"
-        rf"(?:(?P<free>{NUMBER}) GiB|(?P<free_mib>{NUMBER}) MiB|{NUMBER} \w+) free)?"
+        rf"(?:(?:(?P<free>{NUMBER}) GiB|(?P<free_mib>{NUMBER}) MiB|(?P<free_kib>{NUMBER}) KiB"
+        rf"|{NUMBER} \w+) free)?)?"
     ),
     event=OutOfMemory,
     means="The same in the words of older allocators, and of some other vendors'.",

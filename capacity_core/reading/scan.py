@@ -16,6 +16,7 @@ import attrs
 from capacity_core.api.extractors import Sighting
 from capacity_core.api.matchers import Matcher
 from capacity_core.api.prefixes import NOBODY, Prefix, Speaker
+from capacity_core.api.report import UNMATCHED_KEPT
 from capacity_core.reading.anchors import AnchorEngine, best_engine
 from capacity_core.reading.sources import Source
 
@@ -23,8 +24,8 @@ LINE_CAP = 1 << 20
 OVERLAP = 1 << 17
 PREFIX_REACH = 4096
 TEXT_KEPT = 300
+TRIED_LAST = 50
 CLASHES_KEPT = 20
-UNMATCHED_KEPT = 200
 
 # What a line about memory has: an amount, or one of the words.
 _OF_MEMORY = re.compile(
@@ -101,11 +102,19 @@ class Scanner:
         if not self._by_anchor and not self._run_time:
             return
         found = False
+        kept = len(self.unmatched)
         for sighting in self._scan(source, source.chunks()):
             found = True
             yield sighting
         if not found and source.whole_in_head:
+            del self.unmatched[kept:]
             yield from self._scan(source, source.cleaned_chunks())
+
+    def needs_cleaning(self, source: Source) -> bool:
+        """Whether a log yields nothing as it is, and is read through the cleaning road."""
+        if not source.whole_in_head:
+            return False
+        return next(self._scan(source, source.chunks()), None) is None
 
     def _scan(self, source: Source, chunks: Iterator[bytes]) -> Iterator[Sighting[object]]:
         lines = _LineNumbers(source)
@@ -160,7 +169,7 @@ class Scanner:
         if block.last < end:
             limit = len(clean(block.data[start : block.last]))
         if block.unfinished and end == len(block.data):
-            text = _CUT_NUMBER.sub("", text)
+            text = without_cut_number(text)
         for low, matcher, event in self.matches(text, line):
             if floor <= low < limit:
                 yield Sighting(
@@ -253,11 +262,21 @@ class _Peaks:
         low, high = max(low, block.first), min(high, block.last)
         found: set[int] = set()
         for anchor, matcher in self._matchers:
-            last = block.data.rfind(anchor, low, high)
+            last = self._last(matcher, anchor, block.data, low, high)
             if last >= 0:
                 found.add(last)
                 found.update(self._larger(matcher, block.data, low, high))
         return sorted({block.data.rfind(b"\n", 0, at) + 1 for at in found})
+
+    def _last(self, matcher: Matcher, anchor: bytes, data: bytes, low: int, high: int) -> int:
+        """Where the last whole message has its anchor: lines of several processes cut each
+        other."""
+        at = data.rfind(anchor, low, high)
+        for _ in range(TRIED_LAST):
+            if at < 0 or matcher.byte_regex.search(data, *_line_around(data, at)):
+                break
+            at = data.rfind(anchor, low, at)
+        return at
 
     def _larger(self, matcher: Matcher, data: bytes, low: int, high: int) -> set[int]:
         rows = matcher.byte_regex.findall(data, low, high)
@@ -273,6 +292,11 @@ class _Peaks:
             return set()
         matches = enumerate(matcher.byte_regex.finditer(data, low, high))
         return {match.start() for index, match in matches if index in wanted}
+
+
+def without_cut_number(text: str) -> str:
+    """The last line of an input that ends inside it, without a number that may have been cut."""
+    return _CUT_NUMBER.sub("", text)
 
 
 def _amount(printed: bytes) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from capacity_core.api.ledger import Failure, Status
-from capacity_core.api.report import Absent, Report, StepRow
+from capacity_core.api.report import UNMATCHED_KEPT, Absent, Report, StepRow
 from capacity_core.rendering.figures import (
     gib_or_unknown,
     lines_text,
@@ -96,7 +96,8 @@ def unmatched(report: Report) -> Iterator[str]:
     rows = report.unmatched
     if isinstance(rows, Absent):
         return
-    yield f"Lines about memory that nobody recognised ({len(rows) or 'none'})"
+    count = f"the first {len(rows)}" if len(rows) >= UNMATCHED_KEPT else str(len(rows) or "none")
+    yield f"Lines about memory that nobody recognised ({count})"
     for row in rows[:SHOWN_UNMATCHED]:
         yield from wrapped(row.text, f"  {lines_text((row.id,), report):<18} ", " " * 21, most=2)
     if len(rows) > SHOWN_UNMATCHED:

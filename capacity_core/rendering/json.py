@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from capacity_core.api.report import ABSENT, CategoryRow, Report
+from capacity_core.api.report import ABSENT, VIEW_ONLY, CategoryRow, Report
 from capacity_core.units import BYTES
 from capacity_core.values import Known, Unknown
 
@@ -47,11 +47,10 @@ def to_plain(node: Any) -> Any:
 
 def _report(report: Report) -> dict[str, Any]:
     """The top level; what only other views need is left out, and the version takes its range in."""
-    left_out = {"title", "shown_rank", "asked_rank", "version_range"}
     plain: dict[str, Any] = {
         field.name: to_plain(getattr(report, field.name))
         for field in attrs.fields(Report)
-        if field.name not in left_out and getattr(report, field.name) is not ABSENT
+        if field.name not in VIEW_ONLY and getattr(report, field.name) is not ABSENT
     }
     plain["tool"] = {"name": "capacity", "version": report.tool}
     if report.version_range.range is not None:

@@ -20,7 +20,7 @@ from capacity_core.api.ledger import (
     Stage,
     Status,
 )
-from capacity_core.api.process import Traceback
+from capacity_core.api.process import Traceback, log_of
 from capacity_core.api.versions import release_key
 from capacity_core.units import GIB, RATIO, TOKENS
 from capacity_core.values import Known, Unknown, Value, least
@@ -169,16 +169,18 @@ def _readings(run: Run, settings: Settings) -> list[RankReading]:
     """
     sightings: list[Sighting[Any]] = run.of(*RANK_EVENTS)
     ranked = any(s.speaker.label for s in sightings) or _several_unnamed(run, settings)
-    up = next(iter(run.of(ServerUp)), None)
+    up = {log_of(s): s for s in reversed(run.of(ServerUp))}
     by_rank: dict[RankId, list[Sighting[Any]]] = {}
     labels: dict[RankId, str] = {}
     above: Sighting[Any] | None = None
-    serving = False
+    serving: set[str] = set()
     for sighting in run:
-        serving = serving or sighting is up
+        if sighting is up.get(log_of(sighting)):
+            serving.add(log_of(sighting))
         if not isinstance(sighting.event, RANK_EVENTS):
             continue
-        if serving and isinstance(sighting.event, CaptureBegin | CaptureEnd):
+        anew = log_of(sighting) in serving
+        if anew and isinstance(sighting.event, CaptureBegin | CaptureEnd):
             continue  # captured anew by a running server
         speaker = sighting
         if ranked and not sighting.speaker.label and not isinstance(sighting.event, Limits):

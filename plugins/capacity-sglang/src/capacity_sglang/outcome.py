@@ -62,7 +62,7 @@ _KINDS: tuple[tuple[type[object], FailureKind], ...] = (
     (NoPoolForStates, FailureKind.NO_KV_MEMORY),
     (OneRequestTooLarge, FailureKind.CONTEXT_EXCEEDS_KV_POOL),
     (HostMemoryRefused, FailureKind.HOST_MEMORY),
-    (CheckpointPoolRefused, FailureKind.NO_KV_MEMORY),
+    (CheckpointPoolRefused, FailureKind.PROFILING_OUT_OF_MEMORY),
     (SlotsExhausted, FailureKind.TOKEN_POOL_EXHAUSTED),
 )
 

@@ -21,6 +21,7 @@ from capacity_sglang.failures import Crashed, NoKvMemory
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
 from capacity_sglang.host import HostPoolAllocated
 from capacity_sglang.limits import Limits, ServerUp
+from capacity_sglang.load import SERVING
 from capacity_sglang.pools import (
     KvBudget,
     PoolAllocated,
@@ -117,7 +118,7 @@ def loads_anew(run: Run, sighting: Sighting[Any], event: WeightsBegin) -> bool:
     begins = [e for e in mine if isinstance(e, WeightsBegin)]
     ends = [e for e in mine if isinstance(e, WeightsLoaded)]
     if not begins and not ends:
-        return False
+        return run.has(*SERVING)  # of a server whose own start is not in the log
     if run.has(ServerUp) or any(isinstance(e, Limits | Crashed | NoKvMemory) for e in mine):
         return True
     if not begins or not ends:

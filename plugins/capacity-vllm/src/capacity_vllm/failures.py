@@ -12,6 +12,8 @@ from capacity_core.units import Count, Exact, ExactRatio, Gib, Requests, Tokens
 class NoKvMemory:
     """Nothing is left for KV blocks under the utilisation."""
 
+    total: Gib | None = None
+
 
 @attrs.frozen(kw_only=True)
 class ContextExceedsPool:
@@ -328,8 +330,8 @@ WEIGHTS_ELSEWHERE_TOO_LARGE = Matcher(
     name="vllm.weights_elsewhere_too_large",
     anchor="Externally held weights on device ",
     pattern=(
-        rf"Externally held weights on device \S+ \({NUMBER}/{NUMBER} GiB\) exceed the desired GPU "
-        r"memory utilization"
+        rf"Externally held weights on device \S+ \({NUMBER}/(?P<total>{NUMBER}) GiB\) exceed the "
+        r"desired GPU memory utilization"
     ),
     event=NoKvMemory,
     means="Weights of another process are more than the utilisation allows: nothing is left.",
@@ -338,7 +340,7 @@ WEIGHTS_ELSEWHERE_TOO_LARGE = Matcher(
         Sample(
             "Externally held weights on device cuda:0 (75.5/79.11 GiB) exceed the desired GPU "
             "memory utilization (0.9, 71.2 GiB).",
-            NoKvMemory(),
+            NoKvMemory(total=Gib("79.11")),
         ),
     ),
 )

@@ -166,6 +166,7 @@ def _by_stage(sighting: Sighting[Any], stage: Stage) -> FailureKind:
 
 
 _AMOUNTS = {
+    NoKvMemory: {"total": "total"},
     ContextExceedsPool: {"needed": "needed", "available": "available"},
     FreeMemoryRefused: {"needed": "requested", "available": "free", "total": "total"},
     HostMemoryRefused: {"needed": "requested", "available": "free", "total": "total"},

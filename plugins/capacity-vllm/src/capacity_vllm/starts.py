@@ -100,6 +100,8 @@ def worker_again(run: Run, sighting: Sighting[Any]) -> bool:
     """Without a start line: the same rank under another pid, lines of a rank that was sized, or
     lines after a death."""
     refused = isinstance(sighting.event, FreeMemoryRefused)
+    if run.has(Stats) and not run.has(*WORKER_EVENTS, *SIZED, EngineConfig, NonDefaultArgs):
+        return True  # what served was a server whose own start is not in the log
     if not refused and after_death(run, sighting):
         return True
     mine = rank_of(sighting)
