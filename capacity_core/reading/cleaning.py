@@ -192,7 +192,8 @@ def _is_wrapped(head: bytes) -> bool:
     if not 20 <= width <= _WIDEST or begun < 2:
         return False  # without beginnings that are known, nothing tells a line from a rest
     full = [line for line in lines if len(line) == width]
-    shapes = {re.sub(rb"\d+", b"0", line)[:60] for line in full}
+    # Lines of one kind may well be of one length; their figures and punctuation are no shape.
+    shapes = {re.sub(rb"[^A-Za-z]+", b" ", line)[:60] for line in full}
     if len(full) >= 3 and len(shapes) >= 2:
         return True
     pairs = list(itertools.pairwise(lines))
