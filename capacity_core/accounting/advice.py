@@ -38,6 +38,12 @@ def _raise_request_limit(ledger: Ledger, concurrency: Concurrency) -> Iterator[A
     fits, limit = row.token_limit, row.request_limit
     if not isinstance(fits, Known) or not isinstance(limit, Known):
         return
+    asked = fits.number
+    shared, workers = ledger.levers.request_limit_shared, ledger.deployment.workers
+    if shared is not False:
+        if not isinstance(workers, Known) or (shared is None and workers.number != 1):
+            return
+        asked *= workers.number
     yield Advice(
         code="request-limit-binds",
         severity=Severity.INFO,
@@ -47,7 +53,7 @@ def _raise_request_limit(ledger: Ledger, concurrency: Concurrency) -> Iterator[A
             f"the pool's tokens would take {fits.number:,} requests of {row.request_tokens:,} "
             f"tokens."
         ),
-        change=f"{flag} {fits.number}",
+        change=f"{flag} {asked}",
         effect=fits,
         cost="Larger batches: more graph memory, and state per request where the model has any.",
         evidence=(*limit.evidence, *fits.evidence),

@@ -355,13 +355,15 @@ class Levers:
     it.
 
     `fraction_base` is the memory (GiB) of which the fraction is taken; None when a lever does not
-    exist.
+    exist. `request_limit_shared`: the flag is a number for all workers, who divide it; None
+    where the log does not say.
     """
 
     fraction_flag: str | None = None
     fraction: Value | None = None
     fraction_base: Value | None = None
     request_limit_flag: str | None = None
+    request_limit_shared: bool | None = False
     kv_dtype_flag: str | None = None
     split_flag: str | None = None
 

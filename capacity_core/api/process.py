@@ -102,10 +102,10 @@ _OF_MEMORY = (
     "distbackenderror",
 )
 
-# A wrong address is no lack of memory.
 # What a process raises when another one died.
 _AFTER_A_DEATH = ("root cause", "cancelled", " died", "has errored", "exit code", "terminated")
 
+# A wrong address is no lack of memory.
 _WRONG_ADDRESS = ("illegal memory access", "invalid memory access", "memory access fault")
 
 

@@ -84,11 +84,14 @@ _TIME = re.compile(r"\d\d:\d\d:\d\d")
 
 def _said_once(sightings: Iterable[Sighting[object]]) -> Iterator[Sighting[object]]:
     """Without the copy of a line that two streams were written to one file with."""
-    before: Sighting[object] | None = None
+    above: list[Sighting[object]] = []
+    mine: list[Sighting[object]] = []
     for sighting in sightings:
-        if before is None or not _is_copy(sighting, before):
+        if mine and mine[-1].line != sighting.line:
+            above, mine = mine, []
+        if not any(_is_copy(sighting, before) for before in above):
             yield sighting
-        before = sighting
+        mine.append(sighting)
 
 
 def _is_copy(sighting: Sighting[object], before: Sighting[object]) -> bool:

@@ -167,7 +167,10 @@ def _spelled(
     parts = _joined_list(node, texts, line)
     if parts:
         return _spelled(_sum(parts), texts, line, depth - 1)
-    below = lambda child: _spelled(child, texts, line, depth)  # noqa: E731
+
+    def below(child: ast.expr) -> ast.expr:
+        return _spelled(child, texts, line, depth)
+
     if isinstance(node, ast.BinOp):
         right = below(node.right) if isinstance(node.op, ast.Add) else node.right
         return ast.BinOp(below(node.left), node.op, right)

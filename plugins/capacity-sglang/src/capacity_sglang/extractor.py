@@ -281,6 +281,8 @@ def _levers(readings: list[RankReading], settings: Settings, fraction: Value) ->
         fraction=fraction,
         fraction_base=least(befores, "free[before_weights]") if befores else None,
         request_limit_flag="--max-running-requests",
+        # Divided with attention DP (tp_worker.py of 0.5.5:286); else it depends on the release.
+        request_limit_shared=settings.flag("enable_dp_attention") or None,
         kv_dtype_flag="--kv-cache-dtype fp8_e4m3",
         split_flag="--enable-dp-attention --dp-size N (with --ep-size N for expert layers)",
     )
