@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -15,7 +15,7 @@ from capacity_core.accounting.concurrency import concurrency
 from capacity_core.accounting.devices import by_rank
 from capacity_core.accounting.findings import contradictions
 from capacity_core.accounting.gpus import gpu_row
-from capacity_core.accounting.layouts import layout_row, with_layout
+from capacity_core.accounting.layouts import layer_split, layout_of, named, serving_of, with_layout
 from capacity_core.accounting.load import load_row
 from capacity_core.accounting.ranks import shown_rank
 from capacity_core.accounting.rows import deployment_row, evidence_rows, kv_pool_row
@@ -31,6 +31,7 @@ from capacity_core.api.report import (
     Outcome,
     PluginRow,
     Report,
+    Request,
     VersionRange,
 )
 from capacity_core.errors import UnusableInput, UsageError
@@ -41,11 +42,15 @@ from capacity_core.reading.scan import Scanner
 from capacity_core.units import GIB
 from capacity_core.values import Known, Origin, Unknown, Value, least, text
 
-DEFAULT_LENGTHS = (4096, 6144, 8192)
+DEFAULT_LENGTHS = (Request(4096), Request(6144), Request(8192))
 
 
 def _several(paths: str | Sequence[str] | None) -> tuple[str, ...]:
     return (paths,) if isinstance(paths, str) else tuple(paths or ())
+
+
+def _requests(lengths: Iterable[Request | int]) -> tuple[Request, ...]:
+    return tuple(each if isinstance(each, Request) else Request(each) for each in lengths)
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +66,7 @@ class Options:
     config: str | None = None
     gpu: str | None = None
     rank: str | None = None
-    request_tokens: tuple[int, ...] = DEFAULT_LENGTHS
+    request_tokens: tuple[Request, ...] = attrs.field(default=DEFAULT_LENGTHS, converter=_requests)
     run: int | None = None
     layout: str | None = None
     unmatched: bool = False
@@ -138,7 +143,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     fits = concurrency(ledger, options.request_tokens)
     return Report(
         schema=SCHEMA,
-        tool=_tool_version(),
+        tool=tool_version(),
         title=ledger.title,
         plugins=trouble.all_rows(),
         inputs=(*logs.inputs, *others),
@@ -243,14 +248,11 @@ def _layout(
 ) -> tuple[LayoutRow | None, list[Finding]]:
     if config is None:
         return None, []
-    layouts = trouble.plugins.kv_layouts
-    if options.layout is not None:
-        layouts = tuple(layout for layout in layouts if layout.name == options.layout)
-        if not layouts:
-            names = ", ".join(layout.name for layout in trouble.plugins.kv_layouts) or "none"
-            raise UsageError(f"--layout {options.layout}: there are: {names}")
+    layouts, variant = named(trouble.plugins.kv_layouts, options.layout)
+    split = layer_split(trouble.plugins.extractor_of(ledger.framework))
+    serving = attrs.evolve(serving_of(ledger, config, split), variant=variant)
     asked = options.layout is not None
-    return layout_row(config, layouts, ledger.deployment, trouble.blame, asked=asked)
+    return layout_of(config, layouts, ledger.deployment, serving, trouble.blame, asked=asked)
 
 
 # --- what went wrong --------------------------------------------------
@@ -303,11 +305,11 @@ def _cut_finding(name: str, path: str) -> Finding:
     )
 
 
-def _tool_version() -> str:
+def tool_version() -> str:
     try:
         return importlib.metadata.version("capacity-core")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 
 
-__all__ = ["DEFAULT_LENGTHS", "Options", "analyse"]
+__all__ = ["DEFAULT_LENGTHS", "Options", "analyse", "tool_version"]

@@ -74,6 +74,10 @@ class Plugins:
         this name."""
         return self.owners.get(item)
 
+    def extractor_of(self, framework: str | None) -> Extractor | None:
+        """The extractor of a framework's name, if its plugin is active."""
+        return next((e for e in self.extractors if e.framework == framework), None)
+
     @property
     def failed(self) -> tuple[PluginRow, ...]:
         return tuple(row for row in self.rows if row.status == "failed")

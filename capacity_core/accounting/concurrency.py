@@ -15,21 +15,21 @@ from capacity_core.api.ledger import (
     WorkerFacts,
     least_reported,
 )
-from capacity_core.api.report import Concurrency, ConcurrencyRow
+from capacity_core.api.report import Concurrency, ConcurrencyRow, Request
 from capacity_core.units import REQUESTS, TOKENS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
 
 NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
 
 
-def concurrency(ledger: Ledger, request_tokens: Sequence[int]) -> Concurrency:
+def concurrency(ledger: Ledger, requests: Sequence[Request]) -> Concurrency:
     """A row for each length, for the worker that takes least and for the deployment."""
     limits = [worker.request_limit for worker in ledger.workers]
     return Concurrency(
         workers=ledger.deployment.workers,
         request_limit=least(limits) if limits else NO_WORKER,
         reported=least_reported(worker.reported for worker in ledger.workers),
-        rows=tuple(_row(ledger, length) for length in request_tokens),
+        rows=tuple(_row(ledger, request.tokens) for request in requests),
     )
 
 

@@ -191,6 +191,9 @@ class Extractor(Protocol):
 
     `events` are the event classes that this framework's messages become; matchers of other
     distributions that build them (a private fork's) reach this extractor, too.
+
+    It may also have `split_layers(layers, stages) -> tuple[int, ...]`, how many layers each
+    pipeline stage gets; without it, layers that do not divide are refused.
     """
 
     @property

@@ -3,13 +3,15 @@ device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from enum import Enum
 from typing import Protocol
 
 import attrs
 
 from capacity_core.errors import LayoutError
-from capacity_core.units import BYTES_PER_TOKEN
+from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN
 from capacity_core.values import Unknown, Value
 
 _NOT_COMPUTED = Unknown(why="not computed", unit=BYTES_PER_TOKEN)
@@ -18,26 +20,39 @@ ModelConfig = Mapping[str, object]
 """A model's config.json, with the text model's own keys on top where it nests them (see
 `model_config`)."""
 
+LayerSplit = Callable[[int, int], tuple[int, ...]]
+"""How many of so many layers each of so many pipeline stages gets: the engine's own rule, which its
+plugin knows."""
+
 
 @attrs.frozen(kw_only=True)
 class Placement:
     """Where the layers and heads of one rank lie.
 
-    `attention_tensor` is the tensor-parallel size that divides KV heads (tp // attention-DP //
-    context-parallel);
-    `pipeline` the number of stages and `stage` this rank's, of which the layers are a contiguous
-    slice.
+    `tensor` is the whole tensor-parallel size, which divides query heads and states;
+    `attention_tensor` the one that divides KV heads (tp // attention-DP // context-parallel);
+    `context` the number of ranks that share a request's tokens; `pipeline` the number of stages and
+    `stage` this rank's, of which the layers are a contiguous slice, cut by `split`.
     """
 
     attention_tensor: int = 1
+    context: int = 1
     pipeline: int = 1
     stage: int = 0
+    split: LayerSplit | None = None
 
     def layers(self, count: int) -> range:
-        """This stage's slice of `count` layers, in equal shares.
+        """This stage's slice of `count` layers.
 
-        Raises LayoutError when stages differ: engines give the remainder to different stages.
+        Raises LayoutError when a stage would be empty, and when the layers do not divide and no
+        rule of the engine is known.
         """
+        if count < self.pipeline:
+            raise LayoutError(f"{count} layers are fewer than {self.pipeline} pipeline stages")
+        if self.split is not None:
+            sizes = self.split(count, self.pipeline)
+            start = sum(sizes[: self.stage])
+            return range(start, start + sizes[self.stage])
         if count % self.pipeline:
             raise LayoutError(
                 f"{count} layers do not divide into {self.pipeline} pipeline stages; "
@@ -48,41 +63,82 @@ class Placement:
 
 
 @attrs.frozen(kw_only=True)
+class Serving:
+    """How a model is served, as far as it decides what KV costs; None is not known.
+
+    `dtype` is the name of the stored type (bf16, fp16, fp32, fp8_e4m3, fp8_e5m2, or a framework's
+    own name); where `auto` was asked for it is the model's own, and `dtype_assumed`. `variant` is
+    one of the layout's own `variants` that was asked for. `draft_layers` of the same kind are added
+    for speculative decoding. `sizing_mode` and `window_share` say how the engine sized its pools,
+    where it has several ways.
+    """
+
+    framework: str | None = None
+    version: str | None = None
+    placement: Placement = Placement()
+    dtype: str | None = None
+    dtype_assumed: bool = False
+    page_size: int | None = None
+    variant: str | None = None
+    draft_layers: int = 0
+    sizing_mode: str | None = None
+    window_share: Decimal | None = None
+
+
+class Keeps(str, Enum):
+    """Which of a request's tokens a cache keeps."""
+
+    ALL = "all"
+    WINDOW = "window"  # the last `window_tokens`
+    CHUNK = "chunk"  # those of the running chunk of `window_tokens`
+    STATE = "state"  # none of them: one state of the whole request
+    ENCODER = "encoder"  # those of an encoder's input, whatever is generated
+
+
+@attrs.frozen(kw_only=True)
 class CacheTerm:
     """One kind of cache that a request pays for, on one device.
 
     A request of n tokens costs `bytes_per_token` · min(n, `window_tokens`) +
     `fixed_bytes_per_request`; a window of None does not end. `layers` is how many of this rank's
-    layers hold it. `slot` is the size of one stored slot of one layer where that is all that the
-    configuration decides.
+    layers hold it. `slot` is the size of one stored slot of one layer, where slots are not tokens.
+    `source` is where the engine computes it; `steps` how the figure comes about, in words.
     """
 
     name: str
     layers: int | None = None
+    keeps: Keeps = Keeps.ALL
     bytes_per_token: Value = _NOT_COMPUTED
     window_tokens: Value | None = None
     fixed_bytes_per_request: Value | None = None
     slot: Value | None = None
+    formula: str | None = None
+    source: str | None = None
+    steps: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
 class LayoutReading:
-    """What a layout says of one model, placement and dtype, for one device.
+    """What a layout says of one model and how it is served, for one device.
 
     `replication` is how many of the ranks that share a KV head's tokens hold the same copy of it
-    (1: each its own).
+    (1: each its own). `pool_bytes_per_token` is what the engine divides its budget by, where that
+    is not the sum of the terms that keep all tokens; `dtype` the stored type, where the model has
+    one of its own.
     """
 
     family: str
     terms: tuple[CacheTerm, ...]
     replication: Value
-    bytes_per_token: Value
     formula: str
     source: str
+    pool_bytes_per_token: Value | None = None
+    dtype: Value | None = None
 
 
 class KVLayout(Protocol):
-    """How one family of models stores KV."""
+    """How one family of models stores KV. A layout may also have `variants: tuple[str, ...]`, names
+    of ways to store that neither configuration nor log tell apart."""
 
     @property
     def name(self) -> str: ...
@@ -92,12 +148,23 @@ class KVLayout(Protocol):
         would miscount."""
         ...
 
-    def read(
-        self, config: ModelConfig, placement: Placement, dtype_bytes: int | None
-    ) -> LayoutReading:
-        """The caches of one rank; `dtype_bytes` is the size of a stored element, None when not
-        known.
+    def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
+        """The caches of one rank.
 
         Raises LayoutError when the configuration lacks a field or contradicts the placement.
         """
         ...
+
+
+_ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+def element_bytes(dtype: str | None) -> int | None:
+    """Bytes of one stored element of a type that keeps nothing beside its elements; None for types
+    with scales, for unknown names and for no name."""
+    return _ELEMENT_BYTES.get(str(dtype))
+
+
+def in_bytes_per_request(why: str) -> Unknown:
+    """An unknown state of a request."""
+    return Unknown(why=why, unit=BYTES_PER_REQUEST)

@@ -11,6 +11,7 @@ from enum import Enum
 
 import attrs
 
+from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import (
     Category,
     Deployment,
@@ -211,26 +212,42 @@ class WorkerRow:
 
 @attrs.frozen(kw_only=True)
 class TermRow:
+    """One kind of cache: what a token or a request pays for it on one device, where the engine
+    computes it, and the steps that led there."""
+
     name: str
     layers: int | None
+    keeps: Keeps
     bytes_per_token: Value
     window_tokens: Value | None
     fixed_bytes_per_request: Value | None
+    formula: str | None
+    source: str | None
+    steps: tuple[str, ...] = ()
     slot: Value | Absent = ABSENT
 
 
 @attrs.frozen(kw_only=True)
 class LayoutRow:
-    """What the model's configuration says of its KV cache on one device."""
+    """What the model's configuration says of its KV cache on one device.
+
+    `bytes_per_token` is what each token of a request costs, `window_bytes_per_token` what a token
+    costs while it is inside a window of `window_tokens`; `pool_bytes_per_token` is the engine's own
+    divisor where it is neither. `dtype` is the stored type that the figures are of.
+    """
 
     name: str
     family: str | None
-    replication: Value
+    source: str | None
+    formula: str | None
+    dtype: Value
     terms: tuple[TermRow, ...]
     bytes_per_token: Value
+    window_bytes_per_token: Value
+    window_tokens: Value
     fixed_bytes_per_request: Value
-    formula: str | None
-    source: str | None
+    replication: Value
+    pool_bytes_per_token: Value
 
 
 @attrs.frozen(kw_only=True)
@@ -247,6 +264,20 @@ class KvPoolRow:
     pools: tuple[Pool, ...]
     state_slots: Value | None
     layout: LayoutRow | None
+
+
+@attrs.frozen
+class Request:
+    """One kind of request: its tokens, prompt and output together, and how many of them are the
+    prompt where that is said."""
+
+    tokens: int
+    prompt: int | None = None
+
+    @property
+    def output(self) -> int | None:
+        """Tokens that are generated, where the prompt is said."""
+        return None if self.prompt is None else self.tokens - self.prompt
 
 
 @attrs.frozen(kw_only=True)
@@ -375,6 +406,7 @@ __all__ = [
     "PluginRow",
     "RankRow",
     "Report",
+    "Request",
     "RunRow",
     "StepRow",
     "TermRow",

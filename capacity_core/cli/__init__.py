@@ -42,6 +42,7 @@ class LazyGroup(click.Group):
         "analyze": "capacity_core.cli.analyze",
         "explain": "capacity_core.cli.explain",
         "gpus": "capacity_core.cli.gpus",
+        "kv": "capacity_core.cli.kv",
         "plugins": "capacity_core.cli.plugins",
     },
     context_settings=CONTEXT,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from capacity_core.cli.options import TokenCounts, load_plugins, plugin_options, write_result
+from capacity_core.cli.options import RequestLengths, load_plugins, plugin_options, write_result
 from capacity_core.errors import ExitCode, PluginError, UsageError
+
+if TYPE_CHECKING:
+    from capacity_core.api.report import Request
 
 
 @click.command("analyze")
@@ -36,10 +41,11 @@ from capacity_core.errors import ExitCode, PluginError, UsageError
 )
 @click.option(
     "--request-tokens",
-    type=TokenCounts(),
+    "requests",
+    type=RequestLengths(),
     default="4096,6144,8192",
     show_default=True,
-    help="Lengths of requests, prompt and answer together.",
+    help="Lengths of requests, prompt and output together: 8192, 128k, or prompt:output.",
 )
 @click.option("--run", type=click.IntRange(min=0), help="Report this server start, counted from 0.")
 @click.option("--layout", metavar="NAME", help="Use this KV layout for --config.")
@@ -64,7 +70,7 @@ def command(
     config: str | None,
     gpu: str | None,
     rank: str | None,
-    request_tokens: tuple[int, ...],
+    requests: tuple[Request, ...],
     run: int | None,
     layout: str | None,
     unmatched: bool,
@@ -106,7 +112,7 @@ def command(
         config=config,
         gpu=gpu,
         rank=rank,
-        request_tokens=request_tokens,
+        request_tokens=requests,
         run=run,
         layout=layout,
         unmatched=unmatched,

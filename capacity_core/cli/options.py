@@ -14,31 +14,45 @@ import click
 from capacity_core.errors import ExitCode, UnusableInput
 
 if TYPE_CHECKING:
+    from capacity_core.api.report import Request
     from capacity_core.loader import Plugins
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """`4096,8k,128k`: positive whole numbers, where k means 1024."""
+class RequestLengths(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """`4096,128k,4096:512`: positive whole numbers, where k means 1024, and prompt:output."""
 
     name = "N[,N…]"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
+    ) -> tuple[Request, ...]:
         if isinstance(value, tuple):
             return value
-        return tuple(self._count(part.strip(), param, ctx) for part in str(value).split(","))
+        return tuple(self._request(part.strip(), param, ctx) for part in str(value).split(","))
 
-    def _count(self, part: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"([0-9]{1,12})(k?)", part, re.IGNORECASE)
-        count = int(match[1]) * (1024 if match[2] else 1) if match else 0
-        if count <= 0:
+    def _request(
+        self, part: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Request:
+        from capacity_core.api.report import Request  # not for --help
+
+        counts = [_count(each) for each in part.split(":")]
+        if None in counts or len(counts) > 2:
             self.fail(
-                f"{part[:40]!r} is no positive number of tokens; write 4096,8k,128k", param, ctx
+                f"{part[:40]!r} is no positive number of tokens; write 4096,8k,128k or "
+                "prompt:output, as in 4096:512",
+                param,
+                ctx,
             )
-        return count
+        sizes = [count for count in counts if count is not None]
+        return Request(sum(sizes), sizes[0] if len(sizes) > 1 else None)
+
+
+def _count(text: str) -> int | None:
+    match = re.fullmatch(r"([0-9]{1,12})(k?)", text.strip(), re.IGNORECASE)
+    count = int(match[1]) * (1024 if match[2] else 1) if match else 0
+    return count if count > 0 else None
 
 
 class Names(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on

@@ -57,15 +57,46 @@ V41_FP4 = SlotLayout(
 )
 SLOT_LAYOUTS = (V4, V41_FP8, V41_FP4)
 
+# Scales stand behind each payload: a page is whole slots, and nothing is padded (0.5.23).
+V41_FP8_INTERLEAVED = attrs.evolve(V41_FP8, name="v41_new", page_align=528)
+V41_FP4_INTERLEAVED = attrs.evolve(V41_FP4, name="v41_fp4_new", page_align=288)
 
-def slots_per_page(ratio: int) -> int:
-    """Slots that a layer of compression ratio 1, 2, 4 or 128 stores for one page of 256 tokens.
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    """Which slots a server stores: in the sliding window, in compressed caches of ratio 4 and 128,
+    and in those of ratio 1 and 2."""
+
+    window: SlotLayout
+    high: SlotLayout
+    low: SlotLayout
+
+    def of(self, ratio: int) -> SlotLayout:
+        """The slot of a compressed cache."""
+        return self.low if ratio in (1, 2) else self.high
+
+
+CHOICES = {
+    "v4": Choice(window=V4, high=V4, low=V4),
+    "v41": Choice(window=V41_FP8, high=V41_FP8, low=V41_FP4),
+    "v41_fp8": Choice(window=V41_FP8, high=V41_FP8, low=V41_FP8),
+    "v41_fp4": Choice(window=V41_FP8, high=V41_FP4, low=V41_FP4),
+    "v41_new": Choice(
+        window=V41_FP8_INTERLEAVED, high=V41_FP8_INTERLEAVED, low=V41_FP4_INTERLEAVED
+    ),
+}
+"""By the name that `--layout` takes. `v41` stores what SGLang stores by itself once it is asked for
+(`SGLANG_DSV4_KV_LAYOUT`), the two after it what `SGLANG_DSV4_COMPRESSED_KV_LAYOUT` forces."""
+
+
+def slots_per_page(ratio: int, page_tokens: int = PAGE_TOKENS) -> int:
+    """Slots that a layer of compression ratio 1, 2, 4 or 128 stores for one page.
 
     Raises ValueError for a ratio that does not divide the page.
     """
-    if ratio < 1 or PAGE_TOKENS % ratio:
-        raise ValueError(f"ratio {ratio} does not divide a page of {PAGE_TOKENS} tokens")
-    return PAGE_TOKENS // ratio
+    if ratio < 1 or page_tokens % ratio:
+        raise ValueError(f"ratio {ratio} does not divide a page of {page_tokens} tokens")
+    return page_tokens // ratio
 
 
 def page_bytes(layout: SlotLayout, slots: int) -> int:
@@ -75,5 +106,9 @@ def page_bytes(layout: SlotLayout, slots: int) -> int:
     """
     if slots < 1:
         raise ValueError(f"a page has at least one slot, not {slots}")
-    pieces = -(-slots * layout.slot_bytes // layout.page_align)
-    return pieces * layout.page_align
+    return padded(slots * layout.slot_bytes, layout.page_align)
+
+
+def padded(size: int, align: int) -> int:
+    """The next multiple of `align` bytes."""
+    return -(-size // align) * align

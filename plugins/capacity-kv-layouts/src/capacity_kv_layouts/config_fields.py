@@ -1,13 +1,11 @@
-"""Fields of a config.json as counts that cite where they come from, and the bytes they make."""
+"""Fields of a config.json as counts that cite where they come from."""
 
 from __future__ import annotations
 
-from decimal import Decimal
-
-from capacity_core.api.kv_layouts import ModelConfig
+from capacity_core.api.kv_layouts import ModelConfig, Serving
 from capacity_core.errors import LayoutError
-from capacity_core.units import BYTES_PER_TOKEN, COUNT
-from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_core.units import COUNT
+from capacity_core.values import Known, Origin, known
 
 
 def given(config: ModelConfig, *names: str) -> bool:
@@ -47,24 +45,13 @@ def cited(*values: Known) -> tuple[str, ...]:
     return tuple(dict.fromkeys(field for value in values for field in value.evidence))
 
 
-def bytes_per_token(
-    elements: int, how: str, operands: tuple[Known, ...], dtype_bytes: int | None
-) -> Value:
-    """What a token costs on one rank, B/token: `elements`, counted by `how`, of `dtype_bytes` each.
+def one_framework(serving: Serving, subject: str) -> str:
+    """The framework's name, where engines differ in `subject`.
 
-    Unknown, citing the same fields, when the size of an element is not known.
+    Raises LayoutError when it is not known.
     """
-    if dtype_bytes is None:
-        return Unknown(
-            why="the KV dtype is not known, hence not the bytes of an element",
-            unit=BYTES_PER_TOKEN,
-            evidence=cited(*operands),
+    if serving.framework is None:
+        raise LayoutError(
+            f"engines differ in how they keep {subject}; name one with --framework sglang or vllm"
         )
-    return Known(
-        amount=Decimal(elements * dtype_bytes),
-        unit=BYTES_PER_TOKEN,
-        origin=Origin.THEORETICAL,
-        how=f"{how} * {dtype_bytes} B",
-        operands=operands,
-        evidence=cited(*operands),
-    )
+    return serving.framework

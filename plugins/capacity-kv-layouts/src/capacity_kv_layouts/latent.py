@@ -1,72 +1,217 @@
-"""One latent per token and layer in place of keys and values: DeepSeek-V2, V3, R1, Kimi-K2."""
+"""One latent per token and layer in place of keys and values, with or without an index beside it:
+DeepSeek-V2, V3, R1, V3.2, Kimi-K2, GLM-5 and their kin."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import attrs
 
-from capacity_core.api.kv_layouts import CacheTerm, LayoutReading, ModelConfig, Placement
-from capacity_core.units import COUNT
-from capacity_core.values import Origin, known
-from capacity_kv_layouts.config_fields import bytes_per_token, count, whole
+from capacity_core.api.kv_layouts import (
+    LayoutReading,
+    ModelConfig,
+    Placement,
+    Serving,
+    element_bytes,
+)
+from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_TOKEN, COUNT
+from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_kv_layouts.config_fields import cited, count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
+from capacity_kv_layouts.heads import LAYERS, kv_cache, query_heads, shared_out
+from capacity_kv_layouts.layers import Cache, amount, assemble, type_unknown
 
-# The same fields mean something else elsewhere: MiniCPM3 is latent in SGLang alone, LongCat-Flash
-# has two attentions in a layer. So a configuration that names another type is not claimed.
-_MODEL_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+# Named, because the same fields mean something else elsewhere: MiniCPM3 is latent in SGLang alone.
+# SGLang 0.5.23 srt/configs/model_config.py `_derive_model_shapes`; vLLM 0.33.0
+# vllm/transformers_utils/model_arch_config_convertor.py `is_deepseek_mla`.
+_MODEL_TYPES = (
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "deepseek_vl_v2",
+    "glm_moe_dsa",
+    "glm4_moe_lite",
+    "kimi_k2",
+    "kimi_vl",
+    "longcat_flash",
+    "pangu_ultra_moe",
+    "sarvam_mla",
+    "axk1",
+)
+_EXPANDED_IN_VLLM = ("minicpm3",)
+
+SOURCE = (
+    "SGLang 0.5.23 srt/mem_cache/kv_cache_configurator.py `calculate_mla_kv_cache_dim`; "
+    "vLLM 0.33.0 vllm/model_executor/layers/attention/mla_attention.py `get_kv_cache_spec`"
+)
+_INDEX_SOURCE = (
+    "SGLang 0.5.23 srt/model_executor/pool_configurator.py; "
+    "vLLM 0.33.0 vllm/model_executor/models/deepseek_v2.py"
+)
+# Packed rows of the sparse kernels, for a latent of 512 and a rotary key of 64: fp8 with a scale of
+# 4 B for each 128 and a rotary key of 2 B; fp4 with scales and a rotary key.
+_ROWS = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 
 
 @attrs.frozen(kw_only=True)
 class Latent:
-    """MLA: a layer keeps one latent and one rotary key of each token, whatever its heads.
+    """MLA: a layer keeps one latent and one rotary key of each token, whatever its heads; DSA: an
+    index key beside them, in layers that choose tokens themselves.
 
     There is nothing to divide: every tensor-parallel rank holds the whole. Figures are bytes of
-    one rank.
-
-    Sources: SGLang 0.5.23 srt/mem_cache/kv_cache_configurator.py `calculate_mla_kv_cache_dim`;
-    vLLM 0.33.0 vllm/model_executor/layers/attention/mla_attention.py `get_kv_cache_spec`.
-    More: references/kv-layouts.md#latent.
+    one rank. More: references/kv-layouts.md#latent.
     """
 
     name: str = "latent"
 
     def applies(self, config: ModelConfig) -> bool:
-        """Whether it is a known type with a latent in every layer and no index beside it."""
+        """Whether it is a known type with a latent in every layer."""
+        known_types = (*_MODEL_TYPES, *_EXPANDED_IN_VLLM)
         return (
-            config.get("model_type", _MODEL_TYPES[0]) in _MODEL_TYPES
+            config.get("model_type", _MODEL_TYPES[0]) in known_types
             and "kv_lora_rank" in config
             and "qk_rope_head_dim" in config
             and config.get("use_mla") is not False
-            and keeps_every_token(config)
+            and keeps_every_token({k: v for k, v in config.items() if not k.startswith("index")})
         )
 
-    def read(
-        self, config: ModelConfig, placement: Placement, dtype_bytes: int | None
-    ) -> LayoutReading:
-        """Bytes per token of one rank, B/token; without `dtype_bytes` the replication alone.
+    def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
+        """Bytes per token of one rank, B/token; without a type that is known the replication alone.
 
         Raises LayoutError when a field is null or no whole number of at least 1.
         """
-        layers = count(config, "num_hidden_layers")
-        rank, rotary = count(config, "kv_lora_rank"), count(config, "qk_rope_head_dim")
-        held = len(placement.layers(whole(layers)))
-        size = bytes_per_token(
-            held * (whole(rank) + whole(rotary)),
-            f"{held} layers * ({rank.number} kv_lora_rank + {rotary.number} qk_rope_head_dim)",
-            (layers, rank, rotary),
-            dtype_bytes,
+        heads = query_heads(config, serving.placement)
+        differs = config.get("model_type") in _EXPANDED_IN_VLLM
+        if differs and one_framework(serving, "this latent") == "vllm":
+            return _expanded(config, heads, serving)
+        layers = whole(count(config, *LAYERS))
+        indexed = bool(config.get("index_topk"))
+        main = latent_cache(config, serving, indexed=indexed)
+        index = index_cache(config, serving) if indexed else None
+        # LongCat-Flash has two attentions in a layer (srt/configs/model_config.py:1583).
+        attentions = 2 if config.get("model_type") == "longcat_flash" else 1
+        caches = [
+            ((main,) + ((index,) if index and not shares_index(config, layer) else ())) * attentions
+            for layer in range(layers)
+        ]
+        return assemble(
+            "DSA" if indexed else "MLA",
+            caches,
+            serving,
+            replication=one_latent(serving.placement, main),
+            formula="layers * (kv_lora_rank + qk_rope_head_dim) * dtype_bytes"
+            + (" + indexing layers * (index_head_dim + scales)" if indexed else ""),
+            source=SOURCE,
+            dtype=_by_device(serving) if indexed else None,
         )
-        return LayoutReading(
-            family="MLA",
-            terms=(CacheTerm(name="latent and rotary key", layers=held, bytes_per_token=size),),
-            replication=known(
-                placement.attention_tensor,
-                COUNT,
-                Origin.THEORETICAL,
-                how=f"every one of {placement.attention_tensor} ranks holds the one latent",
-                evidence=rank.evidence,
-            ),
-            bytes_per_token=size,
-            formula="layers * (kv_lora_rank + qk_rope_head_dim) * dtype_bytes",
-            source="SGLang 0.5.23 srt/mem_cache/kv_cache_configurator.py;"
-            " vLLM 0.33.0 vllm/model_executor/layers/attention/mla_attention.py",
-        )
+
+
+def _by_device(serving: Serving) -> Value | None:
+    """SGLang's `auto` of a sparse model: fp8_e4m3 on SM100 and later, else bf16
+    (srt/arg_groups/overrides.py:491)."""
+    if not _device_decides(serving):
+        return None
+    return Unknown(why="auto is fp8_e4m3 or bf16, by the device; name it with --kv-dtype")
+
+
+def _device_decides(serving: Serving) -> bool:
+    return serving.framework == "sglang" and serving.dtype_assumed
+
+
+def _expanded(config: ModelConfig, heads: Known, serving: Serving) -> LayoutReading:
+    """Keys and values of all heads, as long as both parts of the key (vLLM 0.33.0
+    vllm/model_executor/models/minicpm3.py:72)."""
+    parts = count(config, "qk_nope_head_dim"), count(config, "qk_rope_head_dim")
+    dim = known(
+        whole(parts[0]) + whole(parts[1]),
+        COUNT,
+        Origin.THEORETICAL,
+        name="head_dim",
+        how="qk_nope_head_dim + qk_rope_head_dim",
+        evidence=cited(*parts),
+    )
+    return assemble(
+        "MHA",
+        [(kv_cache("keys and values", heads, (dim, dim), serving),)]
+        * whole(count(config, *LAYERS)),
+        serving,
+        replication=shared_out(heads, serving.placement)[1],
+        formula="layers * heads // attention_tensor * 2 * (qk_nope_head_dim + qk_rope_head_dim)"
+        " * dtype_bytes",
+        source="vLLM 0.33.0 vllm/model_executor/models/minicpm3.py:72",
+    )
+
+
+def has_latent(config: ModelConfig) -> bool:
+    """Whether there is a latent that `use_mla` leaves on, or a key of two parts."""
+    split = any(config.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim"))
+    return split or ("kv_lora_rank" in config and config.get("use_mla") is not False)
+
+
+def one_latent(placement: Placement, cache: Cache) -> Known:
+    """The replication of what tensor parallel does not divide."""
+    ranks = placement.attention_tensor
+    return known(
+        ranks,
+        COUNT,
+        Origin.THEORETICAL,
+        how=f"every one of {ranks} ranks holds the one latent",
+        evidence=() if cache.per_token is None else cache.per_token.evidence,
+    )
+
+
+def latent_cache(config: ModelConfig, serving: Serving, *, indexed: bool) -> Cache:
+    """The latent and rotary key of one layer.
+
+    Raises LayoutError when a field is absent or null, and for a packed row of another geometry.
+    """
+    rank, rotary = count(config, "kv_lora_rank"), count(config, "qk_rope_head_dim")
+    fields = f"{rank.number} kv_lora_rank + {rotary.number} qk_rope_head_dim"
+    dtype = serving.dtype
+    # The sparse kernels' own row (DSATokenToKVPool; vLLM takes fp8 for fp8_ds_mla).
+    if indexed and dtype == "fp8_e4m3":
+        dtype = "fp8_ds_mla"
+    size = element_bytes(dtype)
+    if indexed and _device_decides(serving):
+        cost: Value = type_unknown(None, rank, rotary)
+    elif size is not None:
+        elements = whole(rank) + whole(rotary)
+        cost = amount(elements * size, BYTES_PER_TOKEN, f"({fields}) * {size} B", rank, rotary)
+    elif dtype in _ROWS:
+        if (whole(rank), whole(rotary)) != (512, 64):
+            raise LayoutError(f"rows of {dtype} are known for a latent of 512 + 64, not {fields}")
+        how = f"{_ROWS[dtype]} B row of {dtype}"
+        cost = amount(_ROWS[dtype], BYTES_PER_TOKEN, how, rank, rotary)
+    else:
+        cost = type_unknown(dtype, rank, rotary)
+    return Cache(name="latent and rotary key", per_token=cost, source=SOURCE)
+
+
+def index_cache(config: ModelConfig, serving: Serving) -> Cache:
+    """The index key of one layer: fp8 with a scale of 4 B for each 128 elements, whatever the KV
+    type."""
+    dim = count(config, "index_head_dim")
+    size = whole(dim) + Fraction(whole(dim), 128) * 4
+    how = f"({dim.number} index_head_dim + {dim.number} / 128 * 4 scales) B"
+    cost = amount(size, BYTES_PER_TOKEN, how, dim)
+    return Cache(name="index key", per_token=cost, sharded=False, source=_INDEX_SOURCE)
+
+
+def shares_index(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer takes the choice of one before it, and keeps no index key of its own
+    (SGLang 0.5.23 srt/configs/model_config.py `dsa_layer_skips_topk`, the same in vLLM 0.33.0
+    vllm/model_executor/models/deepseek_v2.py:1145)."""
+    kinds = config.get("indexer_types")
+    if isinstance(kinds, list):
+        return layer < len(kinds) and kinds[layer] == "shared"
+    pattern = config.get("index_topk_pattern")
+    if isinstance(pattern, str | list):
+        return layer < len(pattern) and pattern[layer] == "S"
+    if not config.get("index_topk_freq"):
+        return False
+    frequency = whole(count(config, "index_topk_freq"))
+    offset = 2
+    if config.get("index_skip_topk_offset") is not None:
+        offset = whole(count(config, "index_skip_topk_offset"))
+    return max(layer - offset + 1, 0) % frequency != 0

@@ -116,6 +116,12 @@ class SglangExtractor:
             return pasted_again(run, sighting, event)
         return False
 
+    def split_layers(self, layers: int, stages: int) -> tuple[int, ...]:
+        """Layers of each pipeline stage: the last ones take what does not divide
+        (srt/distributed/utils.py `get_pp_indices`); SGLANG_PP_LAYER_PARTITION overrules it."""
+        share, left = divmod(layers, stages)
+        return tuple(share + (stage >= stages - left) for stage in range(stages))
+
     def extract(self, run: Run) -> Ledger:
         settings = Settings(arguments_of(run))
         readings = _readings(run, settings)

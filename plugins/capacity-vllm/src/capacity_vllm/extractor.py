@@ -135,6 +135,13 @@ class VllmExtractor:
             return after_death(run, sighting) or other_engine(run, sighting)
         return False
 
+    def split_layers(self, layers: int, stages: int) -> tuple[int, ...]:
+        """Layers of each pipeline stage: those before the last one take what does not divide
+        (0.33.0 vllm/distributed/utils.py `get_pp_indices`); VLLM_PP_LAYER_PARTITION overrules
+        it."""
+        share, left = divmod(layers, stages)
+        return tuple(share + (stages - 1 - left <= stage < stages - 1) for stage in range(stages))
+
     def extract(self, run: Run) -> Ledger:
         settings = Settings(run.of(EngineConfig, NonDefaultArgs))
         tensor = settings.number(COUNT, "tensor_parallel_size")

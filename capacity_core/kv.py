@@ -1,0 +1,140 @@
+"""What a model's KV costs without a log: `size_kv(path, options, plugins)` reads a config.json and
+returns one frozen report."""
+
+from __future__ import annotations
+
+import attrs
+
+from capacity_core.accounting.layouts import (
+    claim,
+    largest,
+    layer_split,
+    layout_rows,
+    named,
+    nobody_knows,
+    request_bytes,
+    stored_type,
+)
+from capacity_core.analysis import DEFAULT_LENGTHS, tool_version
+from capacity_core.api.kv_layouts import ModelConfig, Placement, Serving
+from capacity_core.api.kv_report import KV_SCHEMA, KvReport, ParallelRow, RequestRow, StageRow
+from capacity_core.api.report import PluginRow, Request
+from capacity_core.errors import LayoutError, UnusableInput, UsageError
+from capacity_core.loader import Plugins
+from capacity_core.reading.model_config import read_model_config
+
+
+@attrs.frozen(kw_only=True)
+class KvOptions:
+    """How a model is asked to be served; `framework` may name a release, as in `engine==1.2`."""
+
+    framework: str | None = None
+    tensor: int = 1
+    pipeline: int = 1
+    attention_data: int = 1
+    context: int = 1
+    dtype: str = "auto"
+    page_size: int | None = None
+    draft_layers: int = 0
+    layout: str | None = None
+    requests: tuple[Request, ...] = DEFAULT_LENGTHS
+
+
+def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
+    """The report for a config.json.
+
+    Raises UnusableInput when the file cannot be used, no layout knows the model or the one that
+    does lacks a field; UsageError when an option names what does not exist.
+    """
+    config = _config(path)
+    broken: list[tuple[str, str]] = []
+    serving = _serving(options, config, plugins)
+    layouts, variant = named(plugins.kv_layouts, options.layout)
+    asked = options.layout is not None
+    layout = claim(config, layouts, lambda *why: broken.append(why), asked=asked)
+    if layout is None:
+        raise UnusableInput(f"{path}: {nobody_knows(config)}.")
+    try:
+        rows = layout_rows(
+            config,
+            layout,
+            attrs.evolve(serving, variant=variant),
+            lambda *why: broken.append(why),
+        )
+    except LayoutError as error:
+        raise UnusableInput(f"{path}: {layout.name}: {error}.") from None
+    if not rows:
+        raise UnusableInput(f"{path}: {': '.join(broken[-1])}.")
+    most = largest(rows)
+    several = len(rows) > 1
+    return KvReport(
+        schema=KV_SCHEMA,
+        tool=tool_version(),
+        model=str(config.get("_name_or_path") or path),
+        framework=serving.framework,
+        framework_version=serving.version,
+        parallel=ParallelRow(
+            tensor=options.tensor,
+            pipeline=options.pipeline,
+            attention_data=options.attention_data,
+            context=options.context,
+        ),
+        kv_cache_dtype=most.dtype,
+        page_size=serving.page_size,
+        layout=most,
+        stages=tuple(StageRow(pp_rank=i, layout=row) for i, row in enumerate(rows) if several),
+        requests=tuple(
+            RequestRow(
+                request_tokens=request.tokens,
+                bytes=request_bytes(most, request.tokens, serving.page_size),
+            )
+            for request in options.requests
+        ),
+        plugins=_plugin_rows(plugins, broken),
+    )
+
+
+def _config(path: str) -> ModelConfig:
+    try:
+        with open(path, "rb") as file:
+            return read_model_config(file.read(), path)
+    except OSError as error:
+        raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def _serving(options: KvOptions, config: ModelConfig, plugins: Plugins) -> Serving:
+    framework, _, version = (options.framework or "").partition("==")
+    extractor = plugins.extractor_of(framework)
+    if framework and extractor is None:
+        names = ", ".join(each.framework for each in plugins.extractors) or "none"
+        raise UsageError(f"--framework {framework}: there are: {names}")
+    ways = options.attention_data * options.context
+    if options.tensor % ways:
+        raise UsageError(
+            f"--tp {options.tensor} does not divide into {options.attention_data} attention "
+            f"data-parallel and {options.context} context-parallel ranks"
+        )
+    dtype, assumed = stored_type(options.dtype, config)
+    return Serving(
+        framework=framework or None,
+        version=version or None,
+        placement=Placement(
+            attention_tensor=options.tensor // ways,
+            context=options.context,
+            pipeline=options.pipeline,
+            split=layer_split(extractor),
+        ),
+        dtype=dtype,
+        dtype_assumed=assumed,
+        page_size=options.page_size,
+        draft_layers=options.draft_layers,
+    )
+
+
+def _plugin_rows(plugins: Plugins, broken: list[tuple[str, str]]) -> tuple[PluginRow, ...]:
+    failed = {
+        owner.name: attrs.evolve(owner, status="failed", error=f"{item}: {why}")
+        for item, why in broken
+        if (owner := plugins.owner_of(item)) is not None
+    }
+    return tuple(failed.get(row.name, row) for row in plugins.rows)

@@ -1,0 +1,82 @@
+"""Which layers of a stage own which cache: the fields of a configuration, judged and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from capacity_core.api.kv_layouts import ModelConfig, Placement
+from capacity_core.errors import LayoutError
+
+RATIOS = (4, 128, 1, 2)
+OWNERS = ("kv_source_layer_ids", "compress_ratios")
+# Slots are known for this latent alone.
+_GEOMETRY = {"head_dim": 512, "qk_rope_head_dim": 64}
+
+LATENT = 512
+"""Elements of a latent."""
+
+
+@attrs.frozen(kw_only=True)
+class Stage:
+    """The layers of one pipeline stage: how many there are, how many own a compressed cache of each
+    ratio, the elements of an index key and the tokens of the window."""
+
+    layers: int
+    owners: Mapping[int, int]
+    index_dim: int
+    window: int
+    fields: tuple[str, ...]
+
+
+def stage_of(config: ModelConfig, placement: Placement) -> Stage:
+    """The stage of a placement. Every layer of ratio 4 and 128 owns its cache, of ratio 1 and 2
+    only sources do (SGLang 0.5.23 srt/mem_cache/deepseek_v4_memory_pool.py
+    `collect_sources_by_ratio`).
+
+    Raises LayoutError when a field is absent or says what no engine reads.
+    """
+    for field, expected in _GEOMETRY.items():
+        if config.get(field, expected) != expected:
+            raise LayoutError(
+                f"{field} is {config[field]!r} in the configuration; "
+                f"the slots of DeepSeek-V4 are known for {expected} alone"
+            )
+    ratios = _whole_list(config, "compress_ratios")
+    layers = _whole(config, "num_hidden_layers")
+    if len(ratios) < layers:
+        raise LayoutError(f"compress_ratios has {len(ratios)} entries for {layers} layers")
+    here = placement.layers(layers)
+    unknown = sorted({ratios[i] for i in here} - {0, *RATIOS})
+    if unknown:
+        raise LayoutError(f"compress_ratios has {unknown[0]}, which no engine reads")
+    low = any(ratio in (1, 2) for ratio in ratios[:layers])
+    sources = _whole_list(config, "kv_source_layer_ids") if low else ()
+    owners = {ratio: sum(ratios[i] == ratio for i in here) for ratio in (4, 128)}
+    owners |= {ratio: sum(ratios[i] == ratio for i in sources if i in here) for ratio in (1, 2)}
+    return Stage(
+        layers=len(here),
+        owners={ratio: owners[ratio] for ratio in RATIOS if owners[ratio]},
+        index_dim=_whole(config, "index_head_dim"),
+        window=_whole(config, "sliding_window"),
+        fields=tuple(f"config0:{field}" for field in OWNERS if config.get(field)),
+    )
+
+
+def _whole(config: ModelConfig, name: str) -> int:
+    number = config.get(name)
+    if number is None:
+        raise LayoutError(f"the configuration has no {name}")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise LayoutError(f"{name} is {repr(number)[:60]}, no whole number of at least 1")
+    return number
+
+
+def _whole_list(config: ModelConfig, name: str) -> Sequence[int]:
+    listed = config.get(name)
+    if not isinstance(listed, list) or any(
+        not isinstance(each, int) or isinstance(each, bool) for each in listed
+    ):
+        raise LayoutError(f"the configuration has no {name}, a list of whole numbers")
+    return listed

@@ -1,0 +1,148 @@
+"""DeepSeek-V4 and V4.1 in SGLang 0.5.12 … 0.5.23: what its pool configurator counts.
+
+Source: srt/model_executor/pool_configurator.py `DSV4PoolConfigurator` of each release; how the
+releases differ: references/kv-layouts.md#deepseek-v4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+
+from capacity_core.api.kv_layouts import CacheTerm, Keeps, Serving
+from capacity_core.api.versions import release_key
+from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_TOKEN
+from capacity_core.values import Known, Unknown, Value, total
+from capacity_deepseek_v4 import terms
+from capacity_deepseek_v4.layers import LATENT, Stage
+from capacity_deepseek_v4.slots import (
+    CHOICES,
+    PAGE_TOKENS,
+    SlotLayout,
+    page_bytes,
+    slots_per_page,
+)
+
+SOURCE = "SGLang 0.5.23 srt/model_executor/pool_configurator.py `DSV4PoolConfigurator`"
+_FP32 = 4
+_RINGS = {4: 8, 2: 2, 128: 128}
+"""Rows of the compressor's ring, by ratio, without speculative decoding
+(srt/mem_cache/deepseek_v4_compress_state.py)."""
+
+_STATE_FIXED_SINCE = (0, 5, 15)  # the state of ratio 128 left the coefficient
+_PADDED_SINCE = (0, 5, 21)  # pages count with their padding, state of ratio 4 by the page
+_LOW_PRICED_SINCE = (0, 5, 23)  # ratio 1 and 2 at what their layout takes
+_LOW_PRICE = 584 + 68
+_DEFAULT_SHARE = Decimal("0.1")
+
+
+def terms_of(stage: Stage, serving: Serving) -> tuple[CacheTerm, ...]:
+    """Every cache of a stage as this release counts it.
+
+    Raises LayoutError for a page that ratio 128 does not divide.
+    """
+    page = serving.page_size or PAGE_TOKENS
+    if page % 128:
+        raise LayoutError(f"pages of {page} tokens: a page is a multiple of 128")
+    return tuple(_terms(stage, serving, page, release_key(serving.version or "999")))
+
+
+def _terms(
+    stage: Stage, serving: Serving, page: int, release: tuple[int, ...]
+) -> Iterator[CacheTerm]:
+    choice = CHOICES[serving.variant or "v4"]
+    is_padded = release >= _PADDED_SINCE
+    for ratio in stage.owners:
+        layout = choice.of(ratio)
+        stored = _stored(layout, slots_per_page(ratio, page), is_padded)
+        if ratio in (1, 2) and release < _LOW_PRICED_SINCE:
+            stored = terms.Stored(
+                layout=layout,
+                bytes=Fraction(_LOW_PRICE - 68),
+                step="priced as v4 without padding, whatever the layout (0.5.21, 0.5.22)",
+            )
+        yield terms.compressed(stage, ratio, stored, SOURCE)
+        if ratio != 128:
+            yield terms.index(stage, ratio, *_index_key(stage, ratio), SOURCE)
+    yield terms.window(stage, _stored(choice.window, page, is_padded), SOURCE)
+    yield from _states(stage, page, release)
+
+
+def _stored(layout: SlotLayout, slots: int, is_padded: bool) -> terms.Stored:
+    if not is_padded:
+        step = "counted without padding (before 0.5.21)"
+        return terms.Stored(layout=layout, bytes=Fraction(layout.slot_bytes), step=step)
+    size = page_bytes(layout, slots)
+    each = Fraction(size, slots)
+    step = (
+        f"{slots} slots * {layout.slot_bytes} B, padded to {layout.page_align} = {size:,} B,"
+        f" {terms.shown(each)} B a slot"
+    )
+    return terms.Stored(layout=layout, bytes=each, step=step)
+
+
+def _index_key(stage: Stage, ratio: int) -> tuple[Fraction, str]:
+    """Ratio 4 counts fp8 keys even where fp4 ones are stored; ratio 1 and 2 always store fp4."""
+    dim = stage.index_dim
+    if ratio == 4:
+        return Fraction(dim + dim // 128 * 4), f"{dim} fp8 + {dim} / 128 * 4 scales"
+    return Fraction(dim // 2 + dim // 32), f"{dim} / 2 fp4 + {dim} / 32 scales"
+
+
+def _states(stage: Stage, page: int, release: tuple[int, ...]) -> Iterator[CacheTerm]:
+    if 4 in stage.owners:
+        span = page if release >= _PADDED_SINCE else stage.window
+        row = (4 * LATENT + 4 * stage.index_dim) * _FP32
+        words = f"{_RINGS[4]} rows / {span} tokens * {row} B"
+        cost = Fraction(_RINGS[4] * row, span)
+        yield terms.state_in_window(stage, 4, cost, stage.window, words, SOURCE)
+    if 128 in stage.owners:
+        row = 2 * LATENT * _FP32
+        words = f"{_RINGS[128]} rows * {row} B"
+        if release < _STATE_FIXED_SINCE:
+            cost = Fraction(_RINGS[128] * row, stage.window)
+            words = f"{_RINGS[128]} rows / {stage.window} tokens * {row} B"
+            yield terms.state_in_window(stage, 128, cost, stage.window, words, SOURCE)
+        else:
+            yield terms.state_of_request(stage, 128, _RINGS[128] * row, words, SOURCE)
+    if 2 in stage.owners:
+        row = 2 * LATENT * _FP32
+        words = f"{_RINGS[2]} rows * {row} B"
+        yield terms.state_of_request(stage, 2, _RINGS[2] * row, words, SOURCE)
+
+
+def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Value:
+    """`bytes_per_full_token`: the growth, with a share of the window's cost in ratio mode.
+
+    In cap and ring mode windows are fixed bytes. A draft layer raises both parts by (L + 1) / L.
+    """
+    growth = total([part.bytes_per_token for part in parts if part.keeps is Keeps.ALL])
+    windows = total([part.bytes_per_token for part in parts if part.keeps is Keeps.WINDOW])
+    if not isinstance(growth, Known) or not isinstance(windows, Known):
+        return growth
+    draft = Fraction(stage.layers + (1 if serving.draft_layers else 0), stage.layers)
+    share = serving.window_share if serving.window_share is not None else _DEFAULT_SHARE
+    capped = growth.number
+    by_share = growth.number + share * windows.number
+    if serving.sizing_mode is None:
+        return Unknown(
+            why=f"bytes_per_full_token is {_times(capped, draft):,} in cap mode and "
+            f"{_times(by_share, draft):,} in ratio mode at {share}; 'DSV4 SWA sizing' in the log "
+            "says which",
+            unit=BYTES_PER_TOKEN,
+            at_least=_times(capped, draft),
+            evidence=stage.fields,
+        )
+    ratio = serving.sizing_mode.startswith("ratio")
+    number = Fraction(by_share if ratio else capped) * draft
+    how = "growth" + (f" + {share} * window" if ratio else " (windows are fixed bytes)")
+    if draft != 1:
+        how = f"({how}) * {stage.layers + 1} / {stage.layers}"
+    return terms.figure(number, BYTES_PER_TOKEN, how, stage)
+
+
+def _times(number: Decimal, factor: Fraction) -> Decimal:
+    exact = Fraction(number) * factor
+    return (Decimal(exact.numerator) / Decimal(exact.denominator)).quantize(Decimal("0.01"))

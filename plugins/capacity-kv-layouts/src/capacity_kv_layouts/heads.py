@@ -1,0 +1,160 @@
+"""Keys and values by KV heads: which heads a rank holds, how long they are, what a token costs."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from capacity_core.api.kv_layouts import Keeps, ModelConfig, Placement, Serving
+from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_TOKEN, COUNT
+from capacity_core.values import Known, Origin, known
+from capacity_kv_layouts.config_fields import cited, count, given, whole
+from capacity_kv_layouts.formats import head_of
+from capacity_kv_layouts.layers import Cache, amount, type_unknown
+
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+QUERY_HEADS = ("num_attention_heads", "n_head")
+KV_HEADS = (  # the engines' order: Falcon, ChatGLM, Step-3 have names of their own
+    "n_head_kv",
+    "num_kv_heads",
+    "num_key_value_heads",
+    "multi_query_group_num",
+    "num_attention_groups",
+)
+_HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
+_HIDDEN = ("hidden_size", "n_embd")
+
+SOURCE = (
+    "SGLang 0.5.23 srt/model_executor/pool_configurator.py `_compute_cell_size`; "
+    "vLLM 0.33.0 vllm/v1/kv_cache_interface.py `AttentionSpec`"
+)
+
+
+def kv_cache(
+    name: str,
+    kv_heads: Known,
+    dims: tuple[Known, Known],
+    serving: Serving,
+    *,
+    keeps: Keeps = Keeps.ALL,
+    window: Known | None = None,
+    source: str = SOURCE,
+) -> Cache:
+    """The keys and values of one layer on one rank.
+
+    Raises LayoutError when neither of KV heads and attention_tensor divides the other.
+    """
+    held, _ = shared_out(kv_heads, serving.placement)
+    key, value = dims
+    head = head_of(serving.dtype, whole(key), whole(value))
+    return Cache(
+        name=name,
+        keeps=keeps,
+        window=window,
+        source=source,
+        per_token=type_unknown(serving.dtype, kv_heads, key, value)
+        if head is None
+        else amount(
+            whole(held) * head.bytes,
+            BYTES_PER_TOKEN,
+            f"{held.number} KV heads * {head.words}",
+            kv_heads,
+            key,
+            value,
+        ),
+    )
+
+
+def query_heads(config: ModelConfig, placement: Placement) -> Known:
+    """The query heads, which tensor parallel must divide.
+
+    Raises LayoutError when it does not.
+    """
+    heads = count(config, *QUERY_HEADS)
+    ranks = placement.attention_tensor
+    if whole(heads) % ranks:
+        raise LayoutError(
+            f"{heads.number} {heads.name} cannot be shared out evenly among {ranks} "
+            "tensor-parallel ranks; engines refuse it"
+        )
+    return heads
+
+
+def kv_heads_of(config: ModelConfig) -> Known:
+    """One when `multi_query` is on, which Falcon's newer decoder ignores; otherwise the field.
+
+    An absent field is refused: engines then take the class's default, which is not in the file.
+    """
+    if config.get("multi_query") is True and config.get("new_decoder_architecture") is not True:
+        return known(
+            1, COUNT, Origin.THEORETICAL, name="kv_heads", evidence=("config0:multi_query",)
+        )
+    nested = config.get("attn_config")  # DBRX, MPT
+    if isinstance(nested, dict) and nested.get("kv_n_heads") is not None:
+        return count(nested, "kv_n_heads")
+    if not any(name in config for name in KV_HEADS):
+        raise LayoutError(
+            "the configuration has no num_key_value_heads, for which engines take the default of "
+            "the model's class; add the field (for multi-head attention: num_attention_heads)"
+        )
+    return count(config, *KV_HEADS)
+
+
+def shared_out(kv_heads: Known, placement: Placement) -> tuple[Known, Known]:
+    """KV heads on one rank, and how many ranks hold each of them.
+
+    Raises LayoutError when neither of KV heads and attention_tensor divides the other.
+    """
+    heads, ranks = whole(kv_heads), placement.attention_tensor
+    if heads % ranks and ranks % heads:
+        raise LayoutError(
+            f"{heads} KV heads and {ranks} tensor-parallel ranks: neither number divides the other,"
+            " so the heads cannot be shared out evenly"
+        )
+    per_rank = known(
+        max(1, heads // ranks),
+        COUNT,
+        Origin.THEORETICAL,
+        name="kv_heads_per_rank",
+        how=f"max(1, {heads} KV heads // {ranks} ranks)",
+        evidence=kv_heads.evidence,
+    )
+    replication = Known(
+        amount=Decimal(max(1, ranks // heads)),
+        unit=COUNT,
+        origin=Origin.THEORETICAL,
+        how=f"max(1, {ranks} ranks // {heads} KV heads)",
+        operands=(kv_heads, per_rank),
+        evidence=kv_heads.evidence,
+    )
+    return per_rank, replication
+
+
+def head_dims(config: ModelConfig, heads: Known) -> tuple[Known, Known]:
+    """Elements of one head's key and of its value, which is as long unless the file says more."""
+    if given(config, *_HEAD_DIM):
+        key = count(config, *_HEAD_DIM)
+    else:
+        hidden = count(config, *_HIDDEN)
+        if whole(hidden) < whole(heads):
+            raise LayoutError(
+                f"{hidden.name} {hidden.number} is less than {heads.name} "
+                f"{heads.number}: a head would have no element"
+            )
+        key = known(
+            whole(hidden) // whole(heads),
+            COUNT,
+            Origin.THEORETICAL,
+            name="head_dim",
+            how=f"{hidden.number} {hidden.name} // {heads.number} {heads.name}",
+            evidence=cited(hidden, heads),
+        )
+    # SGLang takes a v_head_dim of 0 or null as head_dim (srt/configs/model_config.py).
+    return key, count(config, "v_head_dim") if config.get("v_head_dim") else key
+
+
+def family_of(heads: Known, kv_heads: Known) -> str:
+    """MHA, MQA or GQA."""
+    if kv_heads.number == heads.number:
+        return "MHA"
+    return "MQA" if kv_heads.number == 1 else "GQA"

@@ -1,0 +1,416 @@
+"""Models whose layers keep a state in place of tokens, alone or between layers of attention:
+Nemotron-H, Falcon-H1, Granite-4, Bamba, Zamba-2, Jamba, Mamba, Qwen3-Next, Qwen3.5, Kimi-Linear,
+Ring, MiniMax-Text, LFM2.
+
+A family here is a row of `_FAMILIES`: by model type, how its layers are told apart and which state
+and which attention they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Placement, Serving
+from capacity_core.errors import LayoutError
+from capacity_core.units import COUNT
+from capacity_core.values import Known, Origin, known
+from capacity_kv_layouts import states
+from capacity_kv_layouts.config_fields import count, given, one_framework, whole
+from capacity_kv_layouts.heads import head_dims, kv_cache, kv_heads_of, query_heads, shared_out
+from capacity_kv_layouts.latent import latent_cache, one_latent
+from capacity_kv_layouts.layers import Cache, assemble
+
+ATTENTION, STATE, BOTH, NEITHER = "attention", "state", "both", "neither"
+
+LayerKinds = Callable[[ModelConfig], Sequence[str]]
+StateOf = Callable[[ModelConfig, Serving], Cache]
+
+
+@attrs.frozen(kw_only=True)
+class _Family:
+    """One kind of hybrid: its name, which layers have attention and which a state, what state.
+
+    `latent` says that its attention keeps one latent; `frameworks` which engines serve it, where
+    not both do.
+    """
+
+    name: str
+    kinds: LayerKinds
+    state: StateOf
+    latent: bool = False
+    frameworks: tuple[str, ...] = ("sglang", "vllm")
+
+
+@attrs.frozen(kw_only=True)
+class Hybrid:
+    """States and attention by layer. Figures are bytes of one rank: a token costs in the layers of
+    attention alone, a request one state in each of the others. More:
+    references/kv-layouts.md#hybrids."""
+
+    name: str = "hybrid"
+
+    def applies(self, config: ModelConfig) -> bool:
+        """Whether the model type is one of `_FAMILIES` and its file tells the layers apart."""
+        family = _family(config)
+        if family is None or config.get("sliding_window"):
+            return False
+        return family.name != "lightning" or bool(
+            config.get("attn_type_list") or config.get("layer_group_size")
+        )
+
+    def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
+        """Bytes per token and per request of one rank.
+
+        Raises LayoutError when a field is absent or null, when ranks cannot share it out, when no
+        framework is named, and when the named one does not serve the model.
+        """
+        family = _family(config)
+        if family is None:
+            raise LayoutError(f"{config.get('model_type')} is no hybrid that is known")
+        framework = one_framework(serving, "states")
+        if framework not in family.frameworks and framework in ("sglang", "vllm"):
+            raise LayoutError(
+                f"{framework} does not serve {config.get('model_type')} with a state; "
+                f"{' and '.join(family.frameworks)} does"
+            )
+        kinds = family.kinds(config)
+        has_attention = any(kind in (ATTENTION, BOTH) for kind in kinds)
+        attention, replication = (
+            _attention(config, serving, latent=family.latent)
+            if has_attention
+            else (None, _no_heads(serving.placement))
+        )
+        state = family.state(config, serving) if set(kinds) & {STATE, BOTH} else None
+        return assemble(
+            f"{family.name} hybrid" if has_attention else f"{family.name}, attention-free",
+            [
+                (
+                    *((attention,) if attention and kind in (ATTENTION, BOTH) else ()),
+                    *((state,) if state and kind in (STATE, BOTH) else ()),
+                )
+                for kind in kinds
+            ],
+            serving,
+            replication=replication,
+            formula="attention layers * bytes of a token + state layers * bytes of a state",
+            source=states.SOURCE,
+        )
+
+
+def _family(config: ModelConfig) -> _Family | None:
+    kind = str(config.get("model_type"))
+    if kind == "bailing_hybrid" and config.get("short_conv_kernel_size") is not None:
+        return _BAILING_KDA
+    return _FAMILIES.get(kind)
+
+
+def _attention(config: ModelConfig, serving: Serving, *, latent: bool) -> tuple[Cache, Known]:
+    heads = query_heads(config, serving.placement)
+    if latent:
+        cache = latent_cache(config, serving, indexed=False)
+        return cache, one_latent(serving.placement, cache)
+    kv_heads = kv_heads_of(config)
+    dims = head_dims(config, heads)
+    if config.get("model_type") in ("jamba", "granitemoehybrid"):  # their code reads no head_dim
+        dims = head_dims({k: v for k, v in config.items() if k != "head_dim"}, heads)
+    cache = kv_cache("keys and values", kv_heads, dims, serving)
+    return cache, shared_out(kv_heads, serving.placement)[1]
+
+
+def _no_heads(placement: Placement) -> Known:
+    how = "no layer keeps tokens; states are shared out among the ranks"
+    return known(1, COUNT, Origin.THEORETICAL, how=how)
+
+
+# --- which layers -----------------------------------------------------
+
+_WORDS = {
+    "*": ATTENTION,
+    "attention": ATTENTION,
+    "full_attention": ATTENTION,
+    "M": STATE,
+    "mamba": STATE,
+    "linear_attention": STATE,
+    "conv": STATE,
+    "short_conv": STATE,
+    "hybrid": BOTH,  # Zamba-2
+    "-": NEITHER,
+    "E": NEITHER,
+    "mlp": NEITHER,
+    "moe": NEITHER,
+}
+
+
+def _worded(name: str, entries: object) -> list[str]:
+    if not isinstance(entries, list | str) or not entries:
+        raise LayoutError(f"{name} is no list of layers")
+    unknown = [each for each in entries if each not in _WORDS]
+    if unknown:
+        raise LayoutError(f"{name} has {str(unknown[0])[:40]!r}, which is no kind of layer known")
+    return [_WORDS[each] for each in entries]
+
+
+def _by_words(*names: str) -> LayerKinds:
+    """The first of these lists (or patterns) that the file has, cut to its layers."""
+
+    def kinds(config: ModelConfig) -> list[str]:
+        for name in names:
+            if config.get(name):
+                listed = _worded(name, config[name])
+                layers = config.get("num_hidden_layers")
+                return listed[:layers] if isinstance(layers, int) else listed
+        raise LayoutError(f"the configuration has no {' or '.join(names)}")
+
+    return kinds
+
+
+def _layers(config: ModelConfig) -> int:
+    return whole(count(config, "num_hidden_layers"))
+
+
+def _interval(config: ModelConfig) -> list[str]:
+    """Qwen3-Next: SGLang reads the interval, vLLM the list; files have either or both, in step."""
+    if given(config, "full_attention_interval"):
+        every = whole(count(config, "full_attention_interval"))
+        return [STATE if (i + 1) % every else ATTENTION for i in range(_layers(config))]
+    return list(_by_words("layer_types", "layers_block_type")(config))
+
+
+def _jamba(config: ModelConfig) -> list[str]:
+    if config.get("layers_block_type"):
+        return list(_by_words("layers_block_type")(config))
+    period = whole(count(config, "attn_layer_period"))
+    offset = config.get("attn_layer_offset")
+    if not isinstance(offset, int):
+        raise LayoutError("the configuration has no attn_layer_offset")
+    return [ATTENTION if i % period == offset else STATE for i in range(_layers(config))]
+
+
+def _indices(name: str, start: int = 0) -> LayerKinds:
+    """Layers of attention by their numbers, counted from `start`."""
+
+    def kinds(config: ModelConfig) -> list[str]:
+        listed = config.get(name)
+        if not isinstance(listed, list):
+            raise LayoutError(f"the configuration has no {name}")
+        return [ATTENTION if i + start in listed else STATE for i in range(_layers(config))]
+
+    return kinds
+
+
+def _short_conv(config: ModelConfig) -> Sequence[str]:
+    return (_by_words("layer_types") if config.get("layer_types") else _indices("full_attn_idxs"))(
+        config
+    )
+
+
+def _kimi(config: ModelConfig) -> list[str]:
+    """Layers are counted from 1 (SGLang 0.5.23 srt/configs/kimi_linear.py)."""
+    linear = _nested(config)
+    states_in, full = linear.get("kda_layers"), linear.get("full_attn_layers")
+    if isinstance(states_in, list):
+        return [STATE if i + 1 in states_in else ATTENTION for i in range(_layers(config))]
+    if isinstance(full, list):
+        return [ATTENTION if i + 1 in full else STATE for i in range(_layers(config))]
+    raise LayoutError("linear_attn_config has neither kda_layers nor full_attn_layers")
+
+
+def _nested(config: ModelConfig) -> Mapping[str, object]:
+    linear = config.get("linear_attn_config")
+    if not isinstance(linear, dict):
+        raise LayoutError("the configuration has no linear_attn_config")
+    return linear
+
+
+def _groups(config: ModelConfig) -> list[str]:
+    """MiniMax-Text: 0 linear, 1 full. Ring, Ling: the last of every group keeps tokens; with KDA
+    so do layers behind the last whole group (vLLM 0.33.0 models/bailing_moe_v3.py:131)."""
+    listed = config.get("attn_type_list")
+    if isinstance(listed, list):
+        return [ATTENTION if each == 1 else STATE for each in listed[: _layers(config)]]
+    size, layers = whole(count(config, "layer_group_size")), _layers(config)
+    rest = layers // size * size if config.get("short_conv_kernel_size") is not None else layers
+    return [ATTENTION if (i + 1) % size == 0 or i >= rest else STATE for i in range(layers)]
+
+
+def _everywhere(kind: str) -> LayerKinds:
+    def kinds(config: ModelConfig) -> list[str]:
+        return [kind] * _layers(config)
+
+    return kinds
+
+
+# --- which state ------------------------------------------------------
+
+
+def _mamba2(fields: states.Mamba2Fields, **type_fields: str) -> StateOf:
+    def state(config: ModelConfig, serving: Serving) -> Cache:
+        types = states.state_types(config, serving, fields=type_fields)
+        return states.mamba2(config, serving, fields, types)
+
+    return state
+
+
+def _nemotron(config: ModelConfig, serving: Serving) -> Cache:
+    """In vLLM fp32 when the file is silent (vllm/model_executor/models/config.py:1211)."""
+    fields = {"sglang": "mamba_ssm_dtype", "vllm": "mamba_ssm_cache_dtype"}
+    silent = config.get(fields["vllm"]) is None
+    said = {**config, "mamba_ssm_cache_dtype": "float32"} if silent else config
+    types = states.state_types(said, serving, fields=fields)
+    return states.mamba2(config, serving, _NEMOTRON, types)
+
+
+def _mamba1(*names: str) -> StateOf:
+    inner, size, kernel = names
+
+    def state(config: ModelConfig, serving: Serving) -> Cache:
+        types = states.state_types(config, serving, fields={})
+        return states.mamba1(config, serving, (inner, size, kernel), types)
+
+    return state
+
+
+def _delta_net(**type_fields: str) -> StateOf:
+    def state(config: ModelConfig, serving: Serving) -> Cache:
+        types = states.state_types(config, serving, fields=type_fields)
+        return states.delta_net(config, serving, types)
+
+    return state
+
+
+def _kda(config: ModelConfig, serving: Serving) -> Cache:
+    linear = _nested(config)
+    sizes = (
+        count(linear, "num_heads"),
+        count(linear, "head_dim"),
+        count(linear, "short_conv_kernel_size"),
+    )
+    return states.delta_attention(sizes, serving, states.state_types(config, serving, fields={}))
+
+
+def _kda_of_heads(config: ModelConfig, serving: Serving) -> Cache:
+    sizes = (
+        count(config, "num_attention_heads"),
+        count(config, "head_dim"),
+        count(config, "short_conv_kernel_size"),
+    )
+    return states.delta_attention(sizes, serving, states.state_types(config, serving, fields={}))
+
+
+def _lightning(config: ModelConfig, serving: Serving) -> Cache:
+    heads = query_heads(config, serving.placement)
+    types = states.state_types(config, serving, fields={})
+    return states.lightning((heads, head_dims(config, heads)[0]), serving, types)
+
+
+def _convolution(*channels: str) -> StateOf:
+    def state(config: ModelConfig, serving: Serving) -> Cache:
+        names = ("hidden_size",) if serving.framework == "sglang" else channels
+        sizes = (count(config, *names), count(config, "conv_L_cache"))
+        types = states.state_types(config, serving, fields={})
+        return states.short_convolution(sizes, serving, types)
+
+    return state
+
+
+# --- the families -----------------------------------------------------
+
+_EXPANDED = states.Mamba2Fields(
+    heads="mamba_n_heads",
+    dim="mamba_d_head",
+    groups="mamba_n_groups",
+    size="mamba_d_state",
+    kernel="mamba_d_conv",
+    inner="mamba_d_ssm",
+    expand="mamba_expand",
+)
+_NEMOTRON = states.Mamba2Fields(
+    heads="mamba_num_heads",
+    dim="mamba_head_dim",
+    groups="n_groups",
+    size="ssm_state_size",
+    kernel="conv_kernel",
+)
+_ZAMBA = states.Mamba2Fields(
+    heads="n_mamba_heads",
+    dim="mamba_headdim",
+    groups="mamba_ngroups",
+    size="mamba_d_state",
+    kernel="mamba_d_conv",
+    expand="mamba_expand",
+)
+_MAMBA2 = states.Mamba2Fields(
+    heads="num_heads", dim="head_dim", groups="n_groups", size="state_size", kernel="conv_kernel"
+)
+_BAILING_KDA = _Family(name="KDA", kinds=_groups, state=_kda_of_heads, latent=True)
+_FAMILIES = {
+    "nemotron_h": _Family(
+        name="Mamba-2",
+        kinds=_by_words("hybrid_override_pattern", "layers_block_type"),
+        state=_nemotron,
+    ),
+    "falcon_h1": _Family(
+        name="Mamba-2", kinds=_everywhere(BOTH), state=_mamba2(_EXPANDED, sglang="mamba_ssm_dtype")
+    ),
+    "granitemoehybrid": _Family(
+        name="Mamba-2",
+        kinds=_by_words("layer_types", "layers_block_type"),
+        state=_mamba2(attrs.evolve(_EXPANDED, inner=None)),
+    ),
+    "bamba": _Family(
+        name="Mamba-2",
+        kinds=_indices("attn_layer_indices"),
+        state=_mamba2(attrs.evolve(_EXPANDED, inner=None)),
+        frameworks=("vllm",),
+    ),
+    "zamba2": _Family(
+        name="Mamba-2",
+        kinds=_by_words("layers_block_type"),
+        state=_mamba2(_ZAMBA),
+        frameworks=("vllm",),
+    ),
+    "mamba2": _Family(name="Mamba-2", kinds=_everywhere(STATE), state=_mamba2(_MAMBA2)),
+    "mamba": _Family(
+        name="Mamba-1",
+        kinds=_everywhere(STATE),
+        state=_mamba1("intermediate_size", "state_size", "conv_kernel"),
+    ),
+    "falcon_mamba": _Family(
+        name="Mamba-1",
+        kinds=_everywhere(STATE),
+        state=_mamba1("intermediate_size", "state_size", "conv_kernel"),
+    ),
+    "jamba": _Family(
+        name="Mamba-1",
+        kinds=_jamba,
+        state=_mamba1("mamba_expand", "mamba_d_state", "mamba_d_conv"),
+        frameworks=("vllm",),
+    ),
+    "qwen3_next": _Family(name="GDN", kinds=_interval, state=_delta_net(sglang="mamba_ssm_dtype")),
+    **dict.fromkeys(
+        ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+        _Family(
+            name="GDN",
+            kinds=_interval,
+            state=_delta_net(sglang="mamba_ssm_dtype", vllm="mamba_ssm_dtype"),
+        ),
+    ),
+    "olmo_hybrid": _Family(
+        name="GDN",
+        kinds=_by_words("layer_types"),
+        state=_delta_net(),
+        frameworks=("vllm",),
+    ),
+    "kimi_linear": _Family(name="KDA", kinds=_kimi, state=_kda, latent=True),
+    "bailing_hybrid": _Family(name="lightning", kinds=_groups, state=_lightning, latent=True),
+    **dict.fromkeys(
+        ("minimax", "minimax_text_01", "minimax_m1"),
+        _Family(name="lightning", kinds=_groups, state=_lightning, frameworks=("vllm",)),
+    ),
+    "lfm2": _Family(name="short convolution", kinds=_short_conv, state=_convolution("conv_dim")),
+    "lfm2_moe": _Family(
+        name="short convolution", kinds=_short_conv, state=_convolution("hidden_size")
+    ),
+}

@@ -1,0 +1,166 @@
+"""From what each layer keeps to the terms of one rank: the one way in which every family adds up.
+
+A family says, for every layer of the model, which caches it has on one rank. The layers of the
+rank's pipeline stage are then put together: equal caches are one term.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+import attrs
+
+from capacity_core.api.kv_layouts import (
+    CacheTerm,
+    Keeps,
+    LayoutReading,
+    Serving,
+)
+from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN, TOKENS, Unit
+from capacity_core.values import Known, Origin, Unknown, Value
+from capacity_kv_layouts.config_fields import cited
+
+
+@attrs.frozen(kw_only=True)
+class Cache:
+    """What one layer keeps on one rank, and where the engine says so.
+
+    `per_token` is B/token, `state` B/request; `window` the tokens of a window or chunk. Ranks of
+    context parallel share the tokens of a `sharded` cache and each hold all of another.
+    """
+
+    name: str
+    keeps: Keeps = Keeps.ALL
+    per_token: Value | None = None
+    state: Value | None = None
+    window: Known | None = None
+    sharded: bool = True
+    source: str
+
+
+Layers = Sequence[tuple[Cache, ...]]
+"""For every layer of the model, the caches that it has on one rank."""
+
+
+def amount(number: Fraction | int, unit: Unit, how: str, *operands: Known) -> Known:
+    """A figure that follows from fields of the configuration, which it cites."""
+    exact = Fraction(number)
+    return Known(
+        amount=Decimal(exact.numerator) / Decimal(exact.denominator),
+        unit=unit,
+        origin=Origin.THEORETICAL,
+        how=how,
+        operands=operands,
+        evidence=cited(*operands),
+        assuming=tuple(dict.fromkeys(why for operand in operands for why in operand.assuming)),
+    )
+
+
+def type_unknown(dtype: str | None, *operands: Known) -> Unknown:
+    """What a cache costs whose stored type is not known."""
+    why = (
+        "the KV dtype is not known, hence not the bytes of an element"
+        if dtype is None
+        else f"the bytes of KV type {dtype} are not known"
+    )
+    return Unknown(why=why, unit=BYTES_PER_TOKEN, evidence=cited(*operands))
+
+
+def assemble(
+    family: str,
+    layers: Layers,
+    serving: Serving,
+    *,
+    replication: Known,
+    formula: str,
+    source: str,
+    pool_ratio: Fraction | None = None,
+    dtype: Value | None = None,
+) -> LayoutReading:
+    """The reading of one rank. With `pool_ratio` the engine divides its budget by the cost of all
+    tokens plus that share of the cost of a window's.
+
+    Raises LayoutError when the layers do not divide into the pipeline stages.
+    """
+    stage = serving.placement.layers(len(layers))
+    counts = Counter(cache for index in stage for cache in layers[index])
+    counts.update(_draft(layers, serving))
+    context = serving.placement.context
+    terms = tuple(_term(cache, held, context) for cache, held in counts.items())
+    return LayoutReading(
+        family=family,
+        terms=terms,
+        replication=replication,
+        formula=formula,
+        source=source,
+        pool_bytes_per_token=None if pool_ratio is None else _pool_divisor(terms, pool_ratio),
+        dtype=dtype,
+    )
+
+
+def _draft(layers: Layers, serving: Serving) -> Counter[Cache]:
+    """Caches of the draft's layers, which keep every token as the model's fullest layer does.
+
+    SGLang charges every stage for them (pool_configurator.py:270), vLLM the last one.
+    """
+    placement = serving.placement
+    last = placement.stage == placement.pipeline - 1
+    if not serving.draft_layers or (serving.framework == "vllm" and not last):
+        return Counter()
+    kept = [tuple(c for c in caches if c.keeps is Keeps.ALL) for caches in layers]
+    fullest = max(kept, key=len)
+    if any(cache.keeps is not Keeps.ALL for caches in layers for cache in caches if cache.window):
+        why = "whether the draft's layers keep a window is not in the configuration"
+        fullest = tuple(
+            attrs.evolve(cache, per_token=Unknown(why=why, unit=BYTES_PER_TOKEN))
+            for cache in fullest
+        )
+    return Counter(
+        {
+            attrs.evolve(cache, name=f"{cache.name} of the draft"): serving.draft_layers
+            for cache in fullest
+        }
+    )
+
+
+def _term(cache: Cache, layers: int, context: int) -> CacheTerm:
+    ranks = context if cache.sharded and cache.keeps is Keeps.ALL else 1
+    return CacheTerm(
+        name=cache.name,
+        layers=layers,
+        keeps=cache.keeps,
+        bytes_per_token=_times(cache.per_token, layers, BYTES_PER_TOKEN, ranks),
+        window_tokens=None if cache.window is None else attrs.evolve(cache.window, unit=TOKENS),
+        fixed_bytes_per_request=None
+        if cache.state is None
+        else _times(cache.state, layers, BYTES_PER_REQUEST),
+        source=cache.source,
+    )
+
+
+def _times(value: Value | None, layers: int, unit: Unit, ranks: int = 1) -> Value:
+    if value is None:
+        return amount(0, unit, "no growth")
+    if isinstance(value, Unknown):
+        return value
+    shared = f" / {ranks} ranks that share the tokens" if ranks > 1 else ""
+    return attrs.evolve(
+        value,
+        amount=value.number * layers / ranks,
+        how=f"{layers} layer{'s' * (layers > 1)} * {value.how}{shared}",
+    )
+
+
+def _pool_divisor(terms: Sequence[CacheTerm], ratio: Fraction) -> Value:
+    share = Decimal(ratio.numerator) / Decimal(ratio.denominator)
+    values = [
+        term.bytes_per_token if term.keeps is Keeps.ALL else term.bytes_per_token * share
+        for term in terms
+    ]
+    result = values[0]
+    for value in values[1:]:
+        result = result + value
+    return result

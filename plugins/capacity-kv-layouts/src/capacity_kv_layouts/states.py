@@ -1,0 +1,204 @@
+"""States of a request that do not grow: Mamba, gated delta net, KDA, lightning, short convolution.
+
+Every function gives the state of one layer on one rank, B/request. Tensor parallel divides heads
+and channels. Sources: SGLang 0.5.23 srt/configs/mamba_utils.py; vLLM 0.33.0
+vllm/model_executor/layers/mamba/mamba_utils.py, with the types of
+vllm/model_executor/models/config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from capacity_core.api.kv_layouts import (
+    Keeps,
+    ModelConfig,
+    Serving,
+    element_bytes,
+    in_bytes_per_request,
+)
+from capacity_core.errors import LayoutError
+from capacity_core.units import BYTES_PER_REQUEST
+from capacity_core.values import Known
+from capacity_kv_layouts.config_fields import cited, count, given, one_framework, whole
+from capacity_kv_layouts.layers import Cache, amount
+
+SOURCE = (
+    "SGLang 0.5.23 srt/configs/mamba_utils.py; "
+    "vLLM 0.33.0 vllm/model_executor/layers/mamba/mamba_utils.py"
+)
+
+
+@attrs.frozen(kw_only=True)
+class StateTypes:
+    """Bytes of an element of the convolution's window and of the recurrent state; None where the
+    configuration does not say."""
+
+    conv: int | None
+    recurrent: int | None
+
+
+def state_types(config: ModelConfig, serving: Serving, *, fields: Mapping[str, str]) -> StateTypes:
+    """The engine's own types: SGLang keeps bf16 windows and fp32 states, vLLM the model's type.
+
+    `fields` names, by framework, the field that changes the state's type where that engine reads
+    one.
+    """
+    framework = one_framework(serving, "states")
+    field = fields.get(framework)
+    said = None if field is None else config.get(field)
+    own = _bytes_of(config.get("dtype") or config.get("torch_dtype"))
+    conv, default = (2, 4) if framework == "sglang" else (own, own)
+    return StateTypes(conv=conv, recurrent=default if said is None else _bytes_of(said))
+
+
+def _bytes_of(dtype: object) -> int | None:
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
+    name = str(dtype).removeprefix("torch.")
+    return element_bytes(names.get(name, name))
+
+
+@attrs.frozen(kw_only=True)
+class Mamba2Fields:
+    """What a family calls the sizes of its Mamba-2 layers. `inner` is None where it is heads times
+    head dimension, and a name that is absent where it is expand times hidden size."""
+
+    heads: str
+    dim: str
+    groups: str
+    size: str
+    kernel: str
+    inner: str | None = None
+    expand: str | None = None
+
+
+def mamba2(config: ModelConfig, serving: Serving, fields: Mamba2Fields, types: StateTypes) -> Cache:
+    """Convolution window and state of a Mamba-2 layer; groups that ranks cannot share out are
+    replicated, one for each."""
+    ranks = serving.placement.attention_tensor
+    heads, dim = count(config, fields.heads), count(config, fields.dim)
+    groups, size = count(config, fields.groups), count(config, fields.size)
+    kernel = count(config, fields.kernel)
+    inner, inner_fields = _inner(config, fields, heads, dim)
+    spread = whole(groups) if whole(groups) % ranks == 0 else ranks
+    channels = _divided(inner + 2 * spread * whole(size), ranks, "channels of the convolution")
+    state = _divided(whole(heads), ranks, heads.name) * whole(dim) * whole(size)
+    return _state(
+        "Mamba-2 state",
+        (channels, whole(kernel) - 1),
+        state,
+        types,
+        (heads, dim, groups, size, kernel, *inner_fields),
+    )
+
+
+def _inner(
+    config: ModelConfig, fields: Mamba2Fields, heads: Known, dim: Known
+) -> tuple[int, tuple[Known, ...]]:
+    if fields.inner is not None and given(config, fields.inner):
+        inner = count(config, fields.inner)
+        return whole(inner), (inner,)
+    if fields.expand is not None:
+        expand, hidden = count(config, fields.expand), count(config, "hidden_size")
+        return whole(expand) * whole(hidden), (expand, hidden)
+    return whole(heads) * whole(dim), ()
+
+
+def mamba1(
+    config: ModelConfig, serving: Serving, names: tuple[str, str, str], types: StateTypes
+) -> Cache:
+    """Convolution window and state of a Mamba-1 layer; `names` are the fields of its channels (or
+    of their ratio to the hidden size), of the state and of the kernel."""
+    inner_name, size_name, kernel_name = names
+    inner = count(config, inner_name)
+    fields: tuple[Known, ...] = (inner,)
+    channels = whole(inner)
+    if "expand" in inner_name:
+        hidden = count(config, "hidden_size")
+        channels, fields = channels * whole(hidden), (inner, hidden)
+    size, kernel = count(config, size_name), count(config, kernel_name)
+    channels = _divided(channels, serving.placement.attention_tensor, "channels")
+    window = (channels, whole(kernel) - 1)
+    return _state("Mamba-1 state", window, channels * whole(size), types, (*fields, size, kernel))
+
+
+def delta_net(config: ModelConfig, serving: Serving, types: StateTypes) -> Cache:
+    """Convolution window and state of a gated delta net (GDN)."""
+    names = ("key_heads", "value_heads", "key_head_dim", "value_head_dim")
+    fields = {name: count(config, f"linear_{_NUMBERED.get(name, name)}") for name in names}
+    kernel = count(config, "linear_conv_kernel_dim")
+    ranks = serving.placement.attention_tensor
+    keys, values, key_dim, value_dim = (whole(fields[name]) for name in names)
+    channels = _divided(2 * keys * key_dim + values * value_dim, ranks, "channels")
+    state = _divided(values, ranks, "linear value heads") * key_dim * value_dim
+    return _state(
+        "delta net state", (channels, whole(kernel) - 1), state, types, (*fields.values(), kernel)
+    )
+
+
+_NUMBERED = {"key_heads": "num_key_heads", "value_heads": "num_value_heads"}
+
+
+def delta_attention(
+    sizes: tuple[Known, Known, Known], serving: Serving, types: StateTypes
+) -> Cache:
+    """Convolution window and state of Kimi's delta attention (KDA); `sizes` are heads, their
+    dimension and the kernel. The state is fp32 in both engines."""
+    heads, dim, kernel = sizes
+    held = _divided(whole(heads), serving.placement.attention_tensor, "linear attention heads")
+    return _state(
+        "KDA state",
+        (3 * held * whole(dim), whole(kernel) - 1),
+        held * whole(dim) ** 2,
+        attrs.evolve(types, recurrent=4),
+        sizes,
+    )
+
+
+def lightning(sizes: tuple[Known, Known], serving: Serving, types: StateTypes) -> Cache:
+    """State of lightning attention; `sizes` are heads and their dimension."""
+    heads, dim = sizes
+    held = _divided(whole(heads), serving.placement.attention_tensor, "linear attention heads")
+    return _state("lightning state", (0, 0), held * whole(dim) ** 2, types, sizes)
+
+
+def short_convolution(sizes: tuple[Known, Known], serving: Serving, types: StateTypes) -> Cache:
+    """The window of a short convolution; `sizes` are channels and the kernel."""
+    channels, kernel = sizes
+    held = _divided(whole(channels), serving.placement.attention_tensor, "channels")
+    return _state("short convolution", (held, whole(kernel) - 1), 0, types, sizes)
+
+
+def _divided(number: int, ranks: int, what: str | None) -> int:
+    if number % ranks:
+        raise LayoutError(f"{number} {what} cannot be shared out evenly among {ranks} ranks")
+    return number // ranks
+
+
+def _state(
+    name: str,
+    window: tuple[int, int],
+    elements: int,
+    types: StateTypes,
+    fields: tuple[Known, ...],
+) -> Cache:
+    """One layer's state; unknown where the type of a part that it has is."""
+    channels, taps = window
+    parts = []
+    total = 0
+    for shown, number, size in (
+        (f"{channels} channels * {taps} of the convolution", channels * taps, types.conv),
+        (f"{elements} of the state", elements, types.recurrent),
+    ):
+        if not number:
+            continue
+        if size is None:
+            why = "the configuration names no dtype, which the state has"
+            unknown = attrs.evolve(in_bytes_per_request(why), evidence=cited(*fields))
+            return Cache(name=name, keeps=Keeps.STATE, state=unknown, source=SOURCE)
+        parts.append(f"{shown} * {size} B")
+        total += number * size
+    cost = amount(total, BYTES_PER_REQUEST, f"({' + '.join(parts)})", *fields)
+    return Cache(name=name, keeps=Keeps.STATE, state=cost, source=SOURCE)
