@@ -15,10 +15,18 @@ from capacity_core.accounting.concurrency import concurrency
 from capacity_core.accounting.devices import by_rank
 from capacity_core.accounting.findings import contradictions
 from capacity_core.accounting.gpus import gpu_row
-from capacity_core.accounting.layouts import layer_split, layout_of, named, serving_of, with_layout
+from capacity_core.accounting.layouts import (
+    ONE_STAGE,
+    layer_split,
+    layout_of,
+    named,
+    serving_of,
+    with_layout,
+)
 from capacity_core.accounting.load import load_row
 from capacity_core.accounting.ranks import shown_rank
 from capacity_core.accounting.rows import deployment_row, evidence_rows, kv_pool_row
+from capacity_core.api.admission import Request
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.extractors import Run
 from capacity_core.api.kv_layouts import ModelConfig
@@ -31,12 +39,12 @@ from capacity_core.api.report import (
     Outcome,
     PluginRow,
     Report,
-    Request,
     VersionRange,
 )
 from capacity_core.errors import UnusableInput, UsageError
 from capacity_core.loader import Plugins
 from capacity_core.reading.logs import Logs, read_logs, selected
+from capacity_core.reading.metrics import read_metrics
 from capacity_core.reading.model_config import read_model_config
 from capacity_core.reading.scan import Scanner
 from capacity_core.units import GIB
@@ -58,12 +66,14 @@ class Options:
     """What a caller may ask of an analysis; paths are as the user gave them.
 
     The k-th of `smi` belongs to the k-th log; `smi_map` says which device is which rank
-    (`4=TP0,5=TP1`). `unmatched` asks for the lines that speak of memory and that nobody knew.
+    (`4=TP0,5=TP1`). `metrics` is a saved metrics page. `unmatched` asks for the lines that speak of
+    memory and that nobody knew.
     """
 
     smi: tuple[str, ...] = attrs.field(default=(), converter=_several)
     smi_map: str | None = None
     config: str | None = None
+    metrics: str | None = None
     gpu: str | None = None
     rank: str | None = None
     request_tokens: tuple[Request, ...] = attrs.field(default=DEFAULT_LENGTHS, converter=_requests)
@@ -125,8 +135,9 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         config = read_model_config(_content(options.config, "config0", others), options.config)
     logs = _read(paths, plugins, options, trouble)
     chosen = selected(logs.reads, options.run)
-    layout, layout_findings = _layout(config, options, chosen.ledger, trouble)
-    ledger = with_layout(chosen.ledger, layout)
+    told = _with_metrics(chosen.ledger, options.metrics, others, trouble)
+    layout, whole, layout_findings = _layout(config, options, told, trouble)
+    ledger = with_layout(told, layout)
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
     devices, device_findings = by_rank(readings, facts, ledger.deployment, options.smi_map)
     measured = tuple(reading for of_one in readings for reading in of_one)
@@ -140,7 +151,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         _device_name(ledger, measured),
         _device_total(facts, measured),
     )
-    fits = concurrency(ledger, options.request_tokens)
+    fits = concurrency(ledger, options.request_tokens, whole, trouble.blame)
     return Report(
         schema=SCHEMA,
         tool=tool_version(),
@@ -206,6 +217,35 @@ def _content(path: str, name: str, rows: list[InputRow]) -> bytes:
     return content
 
 
+def _with_metrics(
+    ledger: Ledger, path: str | None, rows: list[InputRow], trouble: _Trouble
+) -> Ledger:
+    """The ledger with what a saved metrics page adds; its framework's plugin knows the names."""
+    if path is None:
+        return ledger
+    samples = read_metrics(_content(path, "metrics0", rows), path)
+    extractor = trouble.plugins.extractor_of(ledger.framework)
+    read = getattr(extractor, "with_metrics", None)
+    if read is None:
+        return ledger
+    try:
+        told: Ledger = read(ledger, samples)
+    # The border of a plugin: the log still says what it says.
+    except Exception as error:  # noqa: BLE001
+        trouble.blame(ledger.framework, f"{type(error).__name__}: {error}")
+        return ledger
+    if told == ledger:
+        trouble.findings.append(
+            Finding(
+                code="metrics-say-nothing",
+                severity=Severity.WARNING,
+                message=f"{path}: has no sample of {ledger.title}'s KV cache",
+                evidence=("metrics0",),
+            )
+        )
+    return told
+
+
 def _device_readings(
     raw: bytes, path: str, name: str, trouble: _Trouble
 ) -> tuple[DeviceReading, ...]:
@@ -245,14 +285,23 @@ def _device_total(facts: Sequence[RankFacts], readings: Sequence[DeviceReading])
 
 def _layout(
     config: ModelConfig | None, options: Options, ledger: Ledger, trouble: _Trouble
-) -> tuple[LayoutRow | None, list[Finding]]:
+) -> tuple[LayoutRow | None, LayoutRow | None, list[Finding]]:
+    """What the configuration says of the largest stage, and of all layers on one rank."""
     if config is None:
-        return None, []
+        return None, None, []
     layouts, variant = named(trouble.plugins.kv_layouts, options.layout)
     split = layer_split(trouble.plugins.extractor_of(ledger.framework))
     serving = attrs.evolve(serving_of(ledger, config, split), variant=variant)
     asked = options.layout is not None
-    return layout_of(config, layouts, ledger.deployment, serving, trouble.blame, asked=asked)
+    row, findings = layout_of(
+        config, layouts, ledger.deployment, serving, trouble.blame, asked=asked
+    )
+    unstaged = attrs.evolve(
+        ledger.deployment,
+        parallel=attrs.evolve(ledger.deployment.parallel, pipeline=ONE_STAGE),
+    )
+    whole, _ = layout_of(config, layouts, unstaged, serving, trouble.blame, asked=asked)
+    return row, whole, findings
 
 
 # --- what went wrong --------------------------------------------------

@@ -16,9 +16,10 @@ from capacity_core.accounting.layouts import (
     stored_type,
 )
 from capacity_core.analysis import DEFAULT_LENGTHS, tool_version
+from capacity_core.api.admission import Request
 from capacity_core.api.kv_layouts import ModelConfig, Placement, Serving
 from capacity_core.api.kv_report import KV_SCHEMA, KvReport, ParallelRow, RequestRow, StageRow
-from capacity_core.api.report import PluginRow, Request
+from capacity_core.api.report import PluginRow
 from capacity_core.errors import LayoutError, UnusableInput, UsageError
 from capacity_core.loader import Plugins
 from capacity_core.reading.model_config import read_model_config

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
 
 import attrs
 
+from capacity_core.api.admission import Fit, Request
 from capacity_core.api.ledger import (
     Deployment,
     KvFacts,
@@ -15,21 +16,30 @@ from capacity_core.api.ledger import (
     WorkerFacts,
     least_reported,
 )
-from capacity_core.api.report import Concurrency, ConcurrencyRow, Request
+from capacity_core.api.report import ABSENT, Concurrency, ConcurrencyRow, LayoutRow
 from capacity_core.units import REQUESTS, TOKENS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
 
 NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
 
 
-def concurrency(ledger: Ledger, requests: Sequence[Request]) -> Concurrency:
-    """A row for each length, for the worker that takes least and for the deployment."""
+Blame = Callable[[str, str], None]
+
+
+def concurrency(
+    ledger: Ledger, requests: Sequence[Request], layout: LayoutRow | None, blame: Blame
+) -> Concurrency:
+    """A row for each kind of request, for the worker that takes least and for the deployment.
+
+    `layout` is what the configuration says of all layers of the model. A framework's plugin that
+    breaks is reported to `blame` by name and reason.
+    """
     limits = [worker.request_limit for worker in ledger.workers]
     return Concurrency(
         workers=ledger.deployment.workers,
         request_limit=least(limits) if limits else NO_WORKER,
         reported=least_reported(worker.reported for worker in ledger.workers),
-        rows=tuple(_row(ledger, request.tokens) for request in requests),
+        rows=tuple(_row(ledger, request, layout, blame) for request in requests),
     )
 
 
@@ -49,33 +59,81 @@ def over_workers(values: Sequence[Value], workers: Value, name: str) -> Value:
     )
 
 
-def _row(ledger: Ledger, length: int) -> ConcurrencyRow:
-    beyond = _beyond_context(ledger.deployment, length)
+def _row(
+    ledger: Ledger, request: Request, layout: LayoutRow | None, blame: Blame
+) -> ConcurrencyRow:
+    beyond = _beyond_context(ledger.deployment, request.tokens)
     if beyond is not None or not ledger.workers:
         nothing = beyond or NO_WORKER
         return ConcurrencyRow(
-            request_tokens=length,
+            request_tokens=request.tokens,
+            prompt_tokens=ABSENT if request.prompt is None else request.prompt,
+            output_tokens=ABSENT if request.output is None else request.output,
             token_limit=nothing,
+            state_limit=ABSENT,
             request_limit=nothing,
+            admitted_at_once=ABSENT,
             max_concurrent=nothing,
             bound_by=None,
             deployment_max_concurrent=nothing,
         )
-    by_tokens = [_token_limit(ledger, worker, length) for worker in ledger.workers]
+    fits = [_fit(ledger, worker, request, layout, blame) for worker in ledger.workers]
+    by_tokens = [fit.tokens for fit in fits]
+    by_state = [fit.state for fit in fits if fit.state is not None]
     by_requests = [worker.request_limit for worker in ledger.workers]
     maxima = [
-        least((t.named("token limit"), r.named("request limit")))
-        for t, r in zip(by_tokens, by_requests, strict=True)
+        _most(fit.tokens, fit.state, limit) for fit, limit in zip(fits, by_requests, strict=True)
+    ]
+    admitted = [
+        least((fit.admitted.named("prompts let in"), limit.named("request limit")))
+        for fit, limit in zip(fits, by_requests, strict=True)
+        if fit.admitted is not None
     ]
     token_limit, request_limit = least(by_tokens), least(by_requests)
+    state_limit = least(by_state) if by_state else None
     return ConcurrencyRow(
-        request_tokens=length,
+        request_tokens=request.tokens,
+        prompt_tokens=ABSENT if request.prompt is None else request.prompt,
+        output_tokens=ABSENT if request.output is None else request.output,
         token_limit=token_limit,
+        state_limit=ABSENT if state_limit is None else state_limit,
         request_limit=request_limit,
+        admitted_at_once=least(admitted) if admitted else ABSENT,
         max_concurrent=least(maxima),
-        bound_by=_bound_by(token_limit, request_limit),
+        bound_by=_bound_by(
+            {"tokens": token_limit, "state": state_limit, "requests": request_limit}
+        ),
         deployment_max_concurrent=over_workers(maxima, ledger.deployment.workers, "all workers"),
     )
+
+
+def _most(tokens: Value, state: Value | None, requests: Value) -> Value:
+    limits = [tokens.named("token limit"), requests.named("request limit")]
+    return least(limits if state is None else [*limits, state.named("state limit")])
+
+
+def _fit(
+    ledger: Ledger,
+    worker: WorkerFacts,
+    request: Request,
+    layout: LayoutRow | None,
+    blame: Blame,
+) -> Fit:
+    """What the framework's plugin knows of the way in; else what tokens alone say."""
+    by_tokens = _token_limit(ledger, worker, request.tokens)
+    fit = None
+    if ledger.admission is not None:
+        try:
+            fit = ledger.admission.fit(worker, request, layout)
+        # The border of a plugin: its tokens still say something.
+        except Exception as error:  # noqa: BLE001
+            blame(ledger.framework, f"{type(error).__name__}: {error}")
+    if fit is None:
+        return Fit(tokens=by_tokens)
+    if isinstance(fit.tokens, Unknown) and isinstance(by_tokens, Unknown):
+        low, high = (fit.tokens | by_tokens).interval
+        return attrs.evolve(fit, tokens=attrs.evolve(fit.tokens, at_least=low, at_most=high))
+    return fit
 
 
 def _beyond_context(deployment: Deployment, length: int) -> Unknown | None:
@@ -96,7 +154,7 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
         return _whole(_longest(worker, kv, length))
     if kv.token_use is TokenUse.UNCLEAR:
         return _by_reported(worker, kv, length)
-    most = _fit(worker, attrs.evolve(kv, unusable=None), _cost(length))
+    most = _by_cost(worker, attrs.evolve(kv, unusable=None), _cost(length))
     if isinstance(most, Unknown):
         return most
     bound: Decimal | None = most.number + most.error
@@ -111,7 +169,7 @@ def _for_any_page(worker: WorkerFacts, kv: KvFacts, page: Value, length: int) ->
     printed = isinstance(page, Known) and page.number > 0
     sizes = (int(page.number),) if isinstance(page, Known) and printed else kv.blocks or (1,)
     costs = sorted({-(-length // size) * size for size in sizes})
-    fits = [_whole(_fit(worker, kv, _cost(cost))) for cost in costs]
+    fits = [_whole(_by_cost(worker, kv, _cost(cost))) for cost in costs]
     most, fewest = fits[0], fits[-1]
     if most == fewest or (isinstance(most, Unknown) and most.at_most is None):
         return most
@@ -127,7 +185,7 @@ def _for_any_page(worker: WorkerFacts, kv: KvFacts, page: Value, length: int) ->
     )
 
 
-def _fit(worker: WorkerFacts, kv: KvFacts, cost: Known) -> Value:
+def _by_cost(worker: WorkerFacts, kv: KvFacts, cost: Known) -> Value:
     tokens = worker.tokens.named("tokens")
     if kv.unusable is not None:
         tokens = tokens - kv.unusable.named("unusable")
@@ -142,7 +200,7 @@ def _longest(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:
     """
     one = known(1, TOKENS, Origin.DERIVED, how="a share of the unusable page")
     unusable = None if kv.unusable is None else one
-    return _fit(worker, attrs.evolve(kv, unusable=unusable), _cost(length))
+    return _by_cost(worker, attrs.evolve(kv, unusable=unusable), _cost(length))
 
 
 def _whole(fits: Value) -> Value:
@@ -193,10 +251,13 @@ def _cost(length: int) -> Known:
     return known(length, TOKENS_PER_REQUEST, Origin.CONFIGURED, name=f"{length} tokens per request")
 
 
-def _bound_by(token_limit: Value, request_limit: Value) -> str | None:
-    if isinstance(token_limit, Known) and isinstance(request_limit, Known):
-        return "tokens" if token_limit.number <= request_limit.number else "requests"
-    (_, most_requests), (few_tokens, _) = request_limit.interval, token_limit.interval
-    if most_requests is not None and few_tokens is not None and most_requests <= few_tokens:
-        return "requests"
+def _bound_by(limits: Mapping[str, Value | None]) -> str | None:
+    """Which limit is surely no larger than all others; the first of equals."""
+    for name, limit in limits.items():
+        if limit is None:
+            continue
+        highest = limit.interval[1]
+        others = [other.interval[0] for other in limits.values() if other not in (None, limit)]
+        if highest is not None and all(low is not None and highest <= low for low in others):
+            return name
     return None

@@ -27,6 +27,8 @@ from capacity_core.values import Known, Origin, Unknown, Value, known, least, te
 
 _WINDOWED = (Keeps.WINDOW, Keeps.CHUNK)
 
+ONE_STAGE = known(1, COUNT, Origin.ASSUMED, how="all layers of the model")
+
 
 Blame = Callable[[str, str], None]
 """Takes the name of a plugin's item that broke, and why."""

@@ -193,7 +193,8 @@ class Extractor(Protocol):
     distributions that build them (a private fork's) reach this extractor, too.
 
     It may also have `split_layers(layers, stages) -> tuple[int, ...]`, how many layers each
-    pipeline stage gets; without it, layers that do not divide are refused.
+    pipeline stage gets; without it, layers that do not divide are refused. And
+    `with_metrics(ledger, samples) -> Ledger`, what a saved metrics page adds to a run.
     """
 
     @property

@@ -9,6 +9,7 @@ from enum import Enum
 
 import attrs
 
+from capacity_core.api.admission import Admission
 from capacity_core.units import GIB, RATIO, REQUESTS, TOKENS, TOKENS_PER_SECOND
 from capacity_core.values import Unknown, Value, least, total
 
@@ -384,6 +385,7 @@ class Ledger:
     load: Load | None = None
     findings: tuple[Finding, ...] = ()
     levers: Levers = Levers()
+    admission: Admission | None = None
     version_range: tuple[str, str] | None = None
 
     @property

@@ -59,7 +59,7 @@ class InputRow:
     """One file that was read."""
 
     id: str
-    kind: str  # log, smi or config
+    kind: str  # log, smi, config or metrics
     path: str
     bytes: int | None
     sha256: str | None = None
@@ -266,27 +266,22 @@ class KvPoolRow:
     layout: LayoutRow | None
 
 
-@attrs.frozen
-class Request:
-    """One kind of request: its tokens, prompt and output together, and how many of them are the
-    prompt where that is said."""
-
-    tokens: int
-    prompt: int | None = None
-
-    @property
-    def output(self) -> int | None:
-        """Tokens that are generated, where the prompt is said."""
-        return None if self.prompt is None else self.tokens - self.prompt
-
-
 @attrs.frozen(kw_only=True)
 class ConcurrencyRow:
-    """How many requests of one length fit: by tokens, by the request limit, and at all."""
+    """How many requests of one length fit, without one being preempted: by the KV pools, by slots
+    of states, by the request limit, and at all.
+
+    `admitted_at_once` is how many prompts are let in at once, which may be more: their output
+    comes on top. It is given where prompt and output are.
+    """
 
     request_tokens: int
+    prompt_tokens: int | Absent
+    output_tokens: int | Absent
     token_limit: Value
+    state_limit: Value | Absent
     request_limit: Value
+    admitted_at_once: Value | Absent
     max_concurrent: Value
     bound_by: str | None
     deployment_max_concurrent: Value
@@ -406,7 +401,6 @@ __all__ = [
     "PluginRow",
     "RankRow",
     "Report",
-    "Request",
     "RunRow",
     "StepRow",
     "TermRow",

@@ -10,7 +10,7 @@ from capacity_core.cli.options import RequestLengths, load_plugins, plugin_optio
 from capacity_core.errors import ExitCode, PluginError, UsageError
 
 if TYPE_CHECKING:
-    from capacity_core.api.report import Request
+    from capacity_core.api.admission import Request
 
 
 @click.command("analyze")
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 @click.option(
     "--config", "--config-json", "config", metavar="FILE", help="The model's config.json."
 )
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    help="A saved metrics page of the server (curl -s HOST:PORT/metrics): supplies what logs omit.",
+)
 @click.option("--gpu", metavar="NAME", help="The device, as `capacity gpus` lists them.")
 @click.option(
     "--rank", "--target-rank", "rank", metavar="SPEC", help="The rank to show: 3, TP3, DP1/PP0/TP3."
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     help="Lengths of requests, prompt and output together: 8192, 128k, or prompt:output.",
 )
 @click.option("--run", type=click.IntRange(min=0), help="Report this server start, counted from 0.")
-@click.option("--layout", metavar="NAME", help="Use this KV layout for --config.")
+@click.option("--layout", metavar="NAME", help="Use this KV layout, or variant, for --config.")
 @click.option(
     "--unmatched", is_flag=True, help="Also list lines that speak of memory and nobody recognised."
 )
@@ -68,6 +73,7 @@ def command(
     smi: tuple[str, ...],
     smi_map: str | None,
     config: str | None,
+    metrics: str | None,
     gpu: str | None,
     rank: str | None,
     requests: tuple[Request, ...],
@@ -110,6 +116,7 @@ def command(
         smi=smi,
         smi_map=smi_map,
         config=config,
+        metrics=metrics,
         gpu=gpu,
         rank=rank,
         request_tokens=requests,

@@ -14,7 +14,7 @@ import click
 from capacity_core.errors import ExitCode, UnusableInput
 
 if TYPE_CHECKING:
-    from capacity_core.api.report import Request
+    from capacity_core.api.admission import Request
     from capacity_core.loader import Plugins
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,7 +35,7 @@ class RequestLengths(click.ParamType):  # type: ignore[type-arg]  # generic from
     def _request(
         self, part: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> Request:
-        from capacity_core.api.report import Request  # not for --help
+        from capacity_core.api.admission import Request  # not for --help
 
         counts = [_count(each) for each in part.split(":")]
         if None in counts or len(counts) > 2:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from capacity_core.api.kv_layouts import Placement
 from capacity_core.errors import LayoutError
 from capacity_core.values import Known, Origin, Unknown
 from capacity_kv_layouts.grouped_query import GroupedQuery
 
+from .readings import ENGINES, copies, per_token, serving
+
 LAYOUT = GroupedQuery()
-BF16, FP8 = 2, 1
 
 
 def model(**fields: Any) -> dict[str, Any]:
@@ -27,16 +27,18 @@ def model(**fields: Any) -> dict[str, Any]:
     }
 
 
-def cost(config: dict[str, Any], tensor: int = 1, dtype_bytes: int = BF16) -> int:
-    reading = LAYOUT.read(config, Placement(attention_tensor=tensor), dtype_bytes)
-    assert isinstance(reading.bytes_per_token, Known)
-    return int(reading.bytes_per_token.number)
+def cost(config: dict[str, Any], tensor: int = 1, dtype: str = "bf16") -> int:
+    costs = {
+        per_token(LAYOUT.read(config, serving(framework, dtype=dtype, tensor=tensor)))
+        for framework in (None, *ENGINES)
+    }
+    (number,) = costs  # the engines agree
+    assert number == int(number)
+    return int(number)
 
 
-def copies(config: dict[str, Any], tensor: int) -> int:
-    reading = LAYOUT.read(config, Placement(attention_tensor=tensor), BF16)
-    assert isinstance(reading.replication, Known)
-    return int(reading.replication.number)
+def held(config: dict[str, Any], tensor: int) -> int:
+    return copies(LAYOUT.read(config, serving(tensor=tensor)))
 
 
 @pytest.mark.parametrize(
@@ -65,17 +67,17 @@ def test_value_heads_may_be_shorter_than_keys() -> None:
 
 
 def test_fp8_takes_half() -> None:
-    assert cost(model(), dtype_bytes=FP8) * 2 == cost(model(), dtype_bytes=BF16)
+    assert cost(model(), dtype="fp8_e4m3") * 2 == cost(model(), dtype="bf16")
 
 
 # Bytes per token on one GPU as SGLang 0.5.23 (pool_configurator `_cell_size`) and vLLM 0.33.0
 # (`get_kv_cache_spec`) computed them when run on these models' configurations; both agree.
 @pytest.mark.parametrize(
-    ("fields", "tensor", "dtype_bytes", "expected"),
+    ("fields", "tensor", "expected"),
     [
         # MiniMax-M2.5: bf16, TP1 and TP4
-        ({"num_hidden_layers": 62, "num_attention_heads": 48, "head_dim": 128}, 1, 2, 253952),
-        ({"num_hidden_layers": 62, "num_attention_heads": 48, "head_dim": 128}, 4, 2, 63488),
+        ({"num_hidden_layers": 62, "num_attention_heads": 48, "head_dim": 128}, 1, 253952),
+        ({"num_hidden_layers": 62, "num_attention_heads": 48, "head_dim": 128}, 4, 63488),
         # Qwen3-235B-A22B at TP8: 4 KV heads, so twice what plain division by 8 gives
         (
             {
@@ -85,15 +87,14 @@ def test_fp8_takes_half() -> None:
                 "head_dim": 128,
             },
             8,
-            2,
             48128,
         ),
     ],
 )
 def test_equals_what_the_engines_compute(
-    fields: dict[str, Any], tensor: int, dtype_bytes: int, expected: int
+    fields: dict[str, Any], tensor: int, expected: int
 ) -> None:
-    assert cost(model(**fields), tensor, dtype_bytes) == expected
+    assert cost(model(**fields), tensor) == expected
 
 
 def test_multi_query_has_one_head_on_every_rank() -> None:
@@ -106,8 +107,8 @@ def test_multi_query_has_one_head_on_every_rank() -> None:
     }
     # 20,480 at any TP: as both engines compute for a GPTBigCode model of this shape.
     assert [cost(bigcode, tensor) for tensor in (1, 8)] == [40 * 1 * (128 + 128) * 2] * 2
-    assert copies(bigcode, 8) == 8
-    assert LAYOUT.read(bigcode, Placement(), BF16).family == "MQA"
+    assert held(bigcode, 8) == 8
+    assert LAYOUT.read(bigcode, serving()).family == "MQA"
 
 
 def test_the_newer_falcon_decoder_ignores_multi_query() -> None:
@@ -121,23 +122,23 @@ def test_the_newer_falcon_decoder_ignores_multi_query() -> None:
     ("kv_heads", "tensor", "expected"), [(8, 1, 1), (8, 8, 1), (4, 8, 2), (1, 8, 8), (32, 16, 1)]
 )
 def test_replication(kv_heads: int, tensor: int, expected: int) -> None:
-    assert copies(model(num_key_value_heads=kv_heads), tensor) == expected
+    assert held(model(num_key_value_heads=kv_heads), tensor) == expected
 
 
 @pytest.mark.parametrize(("kv_heads", "family"), [(32, "MHA"), (8, "GQA"), (1, "MQA")])
 def test_family(kv_heads: int, family: str) -> None:
-    assert LAYOUT.read(model(num_key_value_heads=kv_heads), Placement(), BF16).family == family
+    assert LAYOUT.read(model(num_key_value_heads=kv_heads), serving()).family == family
 
 
 def test_a_pipeline_stage_holds_its_own_layers() -> None:
-    reading = LAYOUT.read(model(), Placement(pipeline=2, stage=1), BF16)
-    assert isinstance(reading.bytes_per_token, Known)
-    assert reading.bytes_per_token.number == 16 * 8 * (128 + 128) * 2
+    reading = LAYOUT.read(model(), serving(pipeline=2, stage=1))
+    assert per_token(reading) == 16 * 8 * (128 + 128) * 2
     assert [term.layers for term in reading.terms] == [16]
 
 
 def test_the_figure_says_where_it_comes_from() -> None:
-    size = LAYOUT.read(model(), Placement(attention_tensor=2), BF16).bytes_per_token
+    (term,) = LAYOUT.read(model(), serving(tensor=2)).terms
+    size = term.bytes_per_token
     assert isinstance(size, Known)
     assert size.origin is Origin.THEORETICAL
     assert size.how == "32 layers * 4 KV heads * (128 head_dim + 128 v_head_dim) * 2 B"
@@ -150,9 +151,10 @@ def test_the_figure_says_where_it_comes_from() -> None:
 
 
 def test_without_a_dtype_only_the_bytes_are_unknown() -> None:
-    reading = LAYOUT.read(model(), Placement(attention_tensor=16), None)
-    assert isinstance(reading.bytes_per_token, Unknown)
-    assert "dtype" in reading.bytes_per_token.why
+    reading = LAYOUT.read(model(), serving(dtype=None, tensor=16))
+    (term,) = reading.terms
+    assert isinstance(term.bytes_per_token, Unknown)
+    assert "dtype" in term.bytes_per_token.why
     assert isinstance(reading.replication, Known)
     assert reading.replication.number == 2
     heads = [each for each in reading.replication.operands if isinstance(each, Known)]
@@ -166,7 +168,7 @@ def test_heads_that_do_not_divide_are_refused_with_both_numbers() -> None:
     with pytest.raises(LayoutError, match="6 KV heads and 4 tensor-parallel ranks"):
         cost(model(num_key_value_heads=6, num_attention_heads=24), tensor=4)
     with pytest.raises(LayoutError, match="4 KV heads and 6 tensor-parallel ranks"):
-        cost(model(num_key_value_heads=4), tensor=6)
+        cost(model(num_key_value_heads=4, num_attention_heads=24), tensor=6)
 
 
 @pytest.mark.parametrize("field", ["num_key_value_heads", "num_attention_heads", "head_dim"])
@@ -193,4 +195,40 @@ def test_absent_and_null_fields_are_refused_by_name(field: str) -> None:
 def test_stages_of_different_length_are_refused() -> None:
     # SGLang gives the odd layer to the last stage, vLLM to the first of two: not in the file.
     with pytest.raises(LayoutError, match="61 layers do not divide into 2"):
-        LAYOUT.read(model(num_hidden_layers=61), Placement(pipeline=2), BF16)
+        LAYOUT.read(model(num_hidden_layers=61), serving(pipeline=2))
+
+
+def test_query_heads_that_do_not_divide_are_refused() -> None:
+    # vLLM 0.33.0 vllm/config/model.py `verify_with_parallel_config`; SGLang asserts it in `Linear`.
+    with pytest.raises(LayoutError, match="28 num_attention_heads cannot be shared out evenly"):
+        cost(model(num_attention_heads=28, num_key_value_heads=4), tensor=8)
+
+
+@pytest.mark.parametrize(
+    "name", ["n_head_kv", "num_kv_heads", "multi_query_group_num", "num_attention_groups"]
+)
+def test_other_names_of_kv_heads(name: str) -> None:
+    named = model(**{name: 8})
+    del named["num_key_value_heads"]
+    assert cost(named) == 32 * 8 * (128 + 128) * 2
+
+
+def test_the_engines_order_decides_between_two_names() -> None:
+    # SGLang 0.5.23 srt/configs/model_config.py: num_kv_heads stands before num_key_value_heads.
+    assert cost(model(num_kv_heads=4, num_key_value_heads=8)) == 32 * 4 * (128 + 128) * 2
+
+
+def test_dbrx_nests_its_kv_heads() -> None:
+    # DBRX: 40 layers, 48 heads of 6144 / 48 = 128, 8 KV heads in attn_config. Both engines read
+    # them there (SGLang 0.5.23 srt/configs/model_config.py:1653; vLLM 0.33.0
+    # vllm/transformers_utils/model_arch_config_convertor.py `DbrxModelArchConfigConvertor`).
+    dbrx = {
+        "model_type": "dbrx",
+        "architectures": ["DbrxForCausalLM"],
+        "d_model": 6144,
+        "n_heads": 48,
+        "n_layers": 40,
+        "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 500000},
+    }
+    assert LAYOUT.applies(dbrx)
+    assert cost(dbrx) == 40 * 8 * (128 + 128) * 2

@@ -28,9 +28,22 @@ class BlocksOverridden:
 
 @attrs.frozen(kw_only=True)
 class HybridSign:
-    """A line that only models with more than one kind of KV cache print."""
+    """A line that only models with more than one kind of KV cache print.
+
+    `sizes` are the block sizes of all groups, `states` the words that only state layers print.
+    """
 
     block: Tokens | None = None
+    sizes: str | None = None
+    states: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class StateMode:
+    """Which states of a request are kept: none but the running one, the last at a block's end
+    (align), or all."""
+
+    mode: str
 
 
 @attrs.frozen(kw_only=True)
@@ -97,15 +110,18 @@ BLOCKS_OVERRIDDEN = Matcher(
 HYBRID_BLOCK = Matcher(
     name="vllm.hybrid_block",
     anchor="Setting attention block size to ",
-    pattern=rf"Setting attention block size to (?P<block>{COUNT}) tokens",
+    pattern=rf"Setting attention block size to (?P<block>{COUNT}) tokens"
+    r"(?: to ensure that attention page size is >= (?P<states>mamba page size))?",
     event=HybridSign,
     means="The model mixes attention with state-space layers.",
     seen_in="0.10.2 … 0.33.0",
     samples=(
         Sample(
-            "Setting attention block size to 544 tokens to ensure that attention page size",
-            HybridSign(block=544),
+            "Setting attention block size to 544 tokens to ensure that attention page size is >= "
+            "mamba page size.",
+            HybridSign(block=544, states="mamba page size"),
         ),
+        Sample("Setting attention block size to 64 tokens so the", HybridSign(block=64)),
     ),
 )
 
@@ -183,13 +199,14 @@ BLOCK_SIZE_REQUIRED = Matcher(
 KV_GROUPS = Matcher(
     name="vllm.kv_groups",
     anchor="kv cache group sizes ",
-    pattern=r"kv cache group sizes [\[(](?:(?P<block>\d+)(?:, (?P=block))+|\d+(?:, \d+)+)[\])]",
+    pattern=r"kv cache group sizes [\[(]"
+    r"(?P<sizes>(?P<block>\d+)(?:, (?P=block))+(?=[\])])|\d+(?:, \d+)+)[\])]",
     event=HybridSign,
     means="The block sizes of a hybrid model's groups; one figure where all have the same.",
     seen_in="0.30.0 … 0.33.0",
     samples=(
-        Sample("kv cache group sizes (32, 32, 32)", HybridSign(block=32)),
-        Sample("kv cache group sizes (32, 128)", HybridSign()),
+        Sample("kv cache group sizes (32, 32, 32)", HybridSign(block=32, sizes="32, 32, 32")),
+        Sample("kv cache group sizes (32, 128)", HybridSign(sizes="32, 128")),
     ),
     near_misses=("kv cache group sizes (32,)",),
 )
@@ -197,11 +214,31 @@ KV_GROUPS = Matcher(
 HYBRID_PAGE = Matcher(
     name="vllm.hybrid_page",
     anchor="Padding mamba page size by ",
-    pattern=r"Padding mamba page size by ",
+    pattern=r"Padding (?P<states>mamba page size) by ",
     event=HybridSign,
     means="The model mixes attention with state-space layers, whose pages were padded.",
     seen_in="0.10.2 … 0.33.0",
-    samples=(Sample("Padding mamba page size by 82.86% to ensure that mamba", HybridSign()),),
+    samples=(
+        Sample(
+            "Padding mamba page size by 82.86% to ensure that mamba",
+            HybridSign(states="mamba page size"),
+        ),
+    ),
+)
+
+STATE_MODE = Matcher(
+    name="vllm.state_mode",
+    anchor="Mamba cache mode is set to '",
+    pattern=r"Mamba cache mode is set to '(?P<mode>none|align|all)'",
+    event=StateMode,
+    means="Which states are kept for prefix caching: it decides how many blocks a request takes.",
+    seen_in="0.16.0 … 0.33.0",
+    samples=(
+        Sample(
+            "Mamba cache mode is set to 'align' for Qwen3NextForCausalLM by default when prefix",
+            StateMode(mode="align"),
+        ),
+    ),
 )
 
 HYBRID_DISABLED = Matcher(
@@ -246,4 +283,5 @@ MATCHERS = (
     BLOCK_SIZE_REQUIRED,
     BLOCK_COUNT,
     KV_GROUPS,
+    STATE_MODE,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import attrs
 
+from capacity_core.api.admission import Metrics
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import Ledger, Levers
 from capacity_core.units import BYTES, COUNT
@@ -27,6 +28,7 @@ from capacity_vllm.blocks import (
     GpuBlocks,
     HybridDisabled,
     HybridSign,
+    StateMode,
 )
 from capacity_vllm.checks import findings_of
 from capacity_vllm.deployment import deployment_of
@@ -48,6 +50,7 @@ from capacity_vllm.graphs import EstimateApplied, EstimateNotApplied
 from capacity_vllm.kv import KvReading
 from capacity_vllm.limits import EngineReady, SleepMode
 from capacity_vllm.load import Preempted, RequestFailed, Stats, load_of
+from capacity_vllm.metrics import with_metrics
 from capacity_vllm.outcome import failure_of, stage_reached, status_of
 from capacity_vllm.pools import (
     ContextParallel,
@@ -94,6 +97,7 @@ class VllmExtractor:
         FittedLength,
         HybridSign,
         HybridDisabled,
+        StateMode,
         BlockCount,
         KvDtype,
         KvReserved,
@@ -142,6 +146,10 @@ class VllmExtractor:
         share, left = divmod(layers, stages)
         return tuple(share + (stages - 1 - left <= stage < stages - 1) for stage in range(stages))
 
+    def with_metrics(self, ledger: Ledger, samples: Metrics) -> Ledger:
+        """The ledger with what a saved metrics page says of its caches."""
+        return with_metrics(ledger, samples)
+
     def extract(self, run: Run) -> Ledger:
         settings = Settings(run.of(EngineConfig, NonDefaultArgs))
         tensor = settings.number(COUNT, "tensor_parallel_size")
@@ -153,6 +161,7 @@ class VllmExtractor:
         kv = KvReading(run, readings, settings)
         deployment = deployment_of(run, settings, tensor)
         return Ledger(
+            admission=kv.admission(deployment),
             framework=self.framework,
             title=self.title,
             status=status_of(run, failure, eager),

@@ -22,11 +22,12 @@ from capacity_core.api.ledger import (
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
+from capacity_vllm.admission import VllmAdmission
 from capacity_vllm.args import (
     EngineConfig,
     Settings,
 )
-from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign
+from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign, StateMode
 from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.pools import ContextParallel, KvReserved, KvSize, MaxConcurrency
@@ -167,6 +168,30 @@ class KvReading:
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
             sizing_mode=Unknown(why="not a setting of vLLM"),
             dtype=kv_dtype(self._run),
+        )
+
+    def admission(self, deployment: Deployment) -> VllmAdmission | None:
+        """What the run says of its blocks; engines that print blocks have rules of their own."""
+        if self._former:
+            return None
+        signs = self._run.of(HybridSign)
+        sizes = {s.event.sizes for s in signs if s.event.sizes}
+        context = deployment.context_length
+        modes = {s.event.mode for s in self._run.of(StateMode)}
+        device = self._settings.text("device_config")
+        return VllmAdmission(
+            length=int(context.number) if isinstance(context, Known) else None,
+            block=block_size_of(self._run, self._settings),
+            sizes=tuple(int(n) for n in sizes.pop().split(", ")) if len(sizes) == 1 else (),
+            plain=not signs and (self._share_bounds() or bool(self._blocks)),
+            has_states=any(s.event.states for s in signs),
+            as_full=self._run.has(HybridDisabled),
+            mode=modes.pop() if len(modes) == 1 else None,
+            batched=deployment.chunked_prefill_size,
+            async_known=False if isinstance(device, Known) and device.amount == "cpu" else None,
+            derived=self._derived_tokens(),
+            context_parallel=self._run.has(ContextParallel),
+            draft=isinstance(deployment.speculative, Known),
         )
 
     def _token_use(self) -> tuple[TokenUse, str]:

@@ -1,0 +1,208 @@
+"""The groups of KV blocks that a model's layers fall into, and the blocks that a request holds in
+each.
+
+All groups take their blocks from one pool. Source: 0.33.0 vllm/v1/core/kv_cache_planning.py
+`get_kv_cache_groups`, vllm/v1/kv_cache_interface.py, vllm/v1/core/sched/scheduler.py; the formulas
+were held against the scheduler itself (references/accounting.md#vllm-concurrency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from capacity_core.api.kv_layouts import Keeps
+from capacity_core.api.report import LayoutRow, TermRow
+from capacity_core.values import Known
+
+
+@attrs.frozen(kw_only=True)
+class Group:
+    """`count` groups of one kind, in blocks of `block` tokens; a window not known is None."""
+
+    keeps: Keeps
+    count: int
+    block: int
+    window: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """The groups of a model as one way to read a log has them.
+
+    `states` is how many blocks the engine reckons for a request in each group of states (2 where
+    prefix caching keeps the last state beside the running one). `in_flight` are the tokens that are
+    scheduled and not settled, which windows hold on top; `cap` the blocks of a window's group where
+    they are known without it. `lag` is 1 where scheduling runs a step ahead.
+    """
+
+    groups: tuple[Group, ...]
+    states: int = 1
+    in_flight: int | None = None
+    cap: int | None = None
+    lag: int = 0
+
+    @property
+    def windowed(self) -> bool:
+        return any(group.keeps in (Keeps.WINDOW, Keeps.CHUNK) for group in self.groups)
+
+    @property
+    def number(self) -> int:
+        """How many groups there are."""
+        return sum(group.count for group in self.groups)
+
+    def longest(self, length: int) -> int | None:
+        """Blocks that the engine reckons for a request of `length`, the context length; None when a
+        window's cost is not known."""
+        total = 0
+        for group in self.groups:
+            held = self._reckoned(group, length, length)
+            if held is None:
+                return None
+            total += group.count * held
+        return total
+
+    def _reckoned(self, group: Group, tokens: int, length: int) -> int | None:
+        """Blocks that one group asks for when a request of `tokens` is let in."""
+        if group.keeps is Keeps.ALL:
+            return _blocks(tokens, group.block)
+        if group.keeps is Keeps.STATE:
+            return self.states
+        if self.cap is not None:
+            return self.cap
+        if group.window is None or self.in_flight is None:
+            return None
+        if group.keeps is Keeps.CHUNK:
+            return _blocks(min(group.window + self.in_flight, length), group.block)
+        return _blocks(min(group.window - 1 + self.in_flight, length), group.block) + 1
+
+    def holds(self, prompt: int, output: int, length: int) -> tuple[Hold, Hold]:
+        """The least and the most that one request may hold."""
+        held = [self._hold(group, prompt, output, length) for group in self.groups]
+        return _sum(low for low, _ in held), _sum(high for _, high in held)
+
+    def _hold(self, group: Group, prompt: int, output: int, length: int) -> tuple[Hold, Hold]:
+        size, last = group.block, prompt + output - 1
+        whole, first = _blocks(prompt, size), _blocks(min(prompt + 1, last), size)
+        end = _blocks(last, size)
+        if group.keeps is Keeps.ALL:
+            hold = Hold(asked=whole, filled=first, end=end)
+            return hold.times(group.count), hold.times(group.count)
+        if group.keeps is Keeps.STATE:
+            # The gate asks for one; the former state stays for a step when a block is crossed.
+            crossing = 1 if self.states > 1 and last > size else 0
+            return (
+                Hold(asked=1, filled=1, end=1).times(group.count),
+                Hold(asked=1 + crossing, filled=1 + crossing, end=1 + crossing).times(group.count),
+            )
+        least, most = self._steady(group, end)
+        reckoned = self._reckoned(group, length, length)
+        asked = [min(whole, least if reckoned is None else reckoned), whole]
+        if reckoned is not None:
+            asked[1] = min(whole, reckoned)
+        low, high = (
+            Hold(asked=gate, filled=min(whole, steady), end=min(end, steady)).times(group.count)
+            for gate, steady in zip(asked, (least, most), strict=True)
+        )
+        return low, high
+
+    def _steady(self, group: Group, end: int) -> tuple[int, int]:
+        """Blocks of a window's group while a request generates, at least and at most: a window need
+        not begin with a block, a chunk begins anew."""
+        if group.window is None:
+            return 1, end if self.cap is None else self.cap
+        if group.keeps is Keeps.CHUNK:
+            return 1, _blocks(group.window + self.lag, group.block)
+        steady = _blocks(group.window - 1 + self.lag, group.block) + 1
+        return steady, steady
+
+
+@attrs.frozen(kw_only=True)
+class Hold:
+    """Blocks of one request: `asked` when it is let in, `filled` after its prompt, `end` at most
+    while it generates."""
+
+    asked: int
+    filled: int
+    end: int
+
+    def times(self, count: int) -> Hold:
+        return Hold(asked=self.asked * count, filled=self.filled * count, end=self.end * count)
+
+    def fit(self, usable: int) -> int:
+        """Requests that run to their end beside one another: the last one is let in while all
+        others hold what they need."""
+        if usable < max(self.asked, self.end):
+            return 0
+        return min(usable // self.end, 1 + (usable - self.asked) // self.filled)
+
+    def admitted(self, usable: int) -> int:
+        """Requests that are let in at once: the gate looks at prompts alone."""
+        return 0 if usable < self.asked else 1 + (usable - self.asked) // self.filled
+
+
+def _sum(holds: Iterable[Hold]) -> Hold:
+    asked = filled = end = 0
+    for hold in holds:
+        asked, filled, end = asked + hold.asked, filled + hold.filled, end + hold.end
+    return Hold(asked=asked, filled=filled, end=end)
+
+
+def _blocks(tokens: int, size: int) -> int:
+    return -(-tokens // size)
+
+
+# --- from a configuration ---------------------------------------------
+
+
+def groups_of(layout: LayoutRow, block: int) -> list[tuple[Group, ...]]:
+    """The ways in which releases may group a model's layers; none where they cannot be told.
+
+    Layers of one kind are divided into groups as large as the smallest kind, or as the largest
+    where that is less than half as large again (0.16: a quarter).
+    """
+    kept = [term for term in layout.terms if term.layers]
+    if all(term.keeps is Keeps.ALL for term in kept):
+        return [(Group(keeps=Keeps.ALL, count=1, block=block),)] if kept else []
+    kinds = {(term.keeps, _window(term)) for term in kept}
+    if len(kinds) != len(kept) or any(term.keeps is Keeps.ENCODER for term in kept):
+        return []
+    if len({term.keeps for term in kept}) == len(kept) == 1:
+        return [(_group(kept[0], 1, block, kept),)]
+    counts = [term.layers or 0 for term in kept]
+    sizes = {min(counts)}
+    if max(counts) < min(counts) * 1.5:
+        sizes.add(max(counts))
+    return [
+        tuple(_group(term, _blocks(term.layers or 0, size), block, kept) for term in kept)
+        for size in sorted(sizes)
+    ]
+
+
+def _group(term: TermRow, count: int, block: int, kept: Sequence[TermRow]) -> Group:
+    return Group(
+        keeps=term.keeps, count=count, block=_block(term, block, kept), window=_window(term)
+    )
+
+
+def _block(term: TermRow, block: int, kept: Sequence[TermRow]) -> int:
+    """A layer with smaller pages gets larger blocks where the pages divide, else padded ones."""
+    pages = [page for each in kept if (page := _page(each)) is not None]
+    mine = _page(term)
+    if mine is None or not pages or max(pages) % mine:
+        return block
+    return block * (max(pages) // mine)
+
+
+def _page(term: TermRow) -> int | None:
+    """Bytes of one token in one layer."""
+    cost = term.bytes_per_token
+    if not isinstance(cost, Known) or not term.layers or term.keeps is Keeps.STATE:
+        return None
+    return int(cost.number / term.layers)
+
+
+def _window(term: TermRow) -> int | None:
+    window = term.window_tokens
+    return int(window.number) if isinstance(window, Known) else None
