@@ -78,11 +78,12 @@ def _row(
             deployment_max_concurrent=nothing,
         )
     fits = [_fit(ledger, worker, request, layout, blame) for worker in ledger.workers]
-    by_tokens = [fit.tokens for fit in fits]
+    by_tokens = [fit.tokens or NO_WORKER for fit in fits]
     by_state = [fit.state for fit in fits if fit.state is not None]
     by_requests = [worker.request_limit for worker in ledger.workers]
     maxima = [
-        _most(fit.tokens, fit.state, limit) for fit, limit in zip(fits, by_requests, strict=True)
+        _most(tokens, fit.state, limit)
+        for tokens, fit, limit in zip(by_tokens, fits, by_requests, strict=True)
     ]
     admitted = [
         least((fit.admitted.named("prompts let in"), limit.named("request limit")))
@@ -128,8 +129,8 @@ def _fit(
         # The border of a plugin: its tokens still say something.
         except Exception as error:  # noqa: BLE001
             blame(ledger.framework, f"{type(error).__name__}: {error}")
-    if fit is None:
-        return Fit(tokens=by_tokens)
+    if fit is None or fit.tokens is None:
+        return attrs.evolve(fit or Fit(), tokens=by_tokens)
     if isinstance(fit.tokens, Unknown) and isinstance(by_tokens, Unknown):
         low, high = (fit.tokens | by_tokens).interval
         return attrs.evolve(fit, tokens=attrs.evolve(fit.tokens, at_least=low, at_most=high))

@@ -381,11 +381,19 @@ def test_a_stage_counts_its_own_layers(
 
 
 def test_a_stage_that_owns_nothing_pays_for_its_windows() -> None:
-    """V4.1-Flash on four stages: layers 30-39 read the source 20, which is on another. In ratio
-    mode the engine sums nothing and 0.1 * 10 * 528 (`_get_bytes_per_full_token`)."""
-    placement = stage_of(4, 3)
-    value = per_full_token(V41_FLASH, RATIO, variant="v41", placement=placement)
-    assert value == Decimal("528.00")
+    """Two layers of the window alone on the first stage: the engine sums no caches and
+    0.1 * 2 * 585 (`_get_bytes_per_full_token`)."""
+    value = per_full_token(_model([0, 0, 4, 128]), RATIO, placement=stage_of(2, 0))
+    assert value == Decimal("117")
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_cut_inside_layers_that_share_is_refused(stage: int) -> None:
+    """V4.1-Flash on four stages: layers 10-13 read layer 8 and layers 30-39 layer 20, which are on
+    another. `_init_compressed_layer_mapping` (deepseek_v4_memory_pool.py:1837) looks the source up
+    among the stage's own and fails."""
+    with pytest.raises(LayoutError, match=r"stage|pipeline|PP|split|share"):
+        read(V41_FLASH, RATIO, variant="v41", placement=stage_of(4, stage))
 
 
 def test_0_5_12_counts_all_layers_on_every_stage() -> None:

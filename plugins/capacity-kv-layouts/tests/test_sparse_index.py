@@ -120,6 +120,13 @@ def test_sglang_keeps_the_whole_index_on_each_rank_that_shares_tokens() -> None:
     assert per_token(reading) == 8 * (512 + 64) * 2 // 2 + 8 * ROW
 
 
+def test_vllm_shares_the_tokens_of_the_index_too() -> None:
+    # vLLM 0.33.0 deepseek_v2.py:657: the indexer's MLAAttentionSpec leaves dcp_sharded at True
+    # (vllm/v1/kv_cache_interface.py:553, :646).
+    reading = read(latent(), "vllm", context=2)
+    assert per_token(reading) == 8 * (512 + 64) * 2 // 2 + 8 * ROW // 2
+
+
 def minimax(**fields: Any) -> Config:
     """6 layers, of which the first 2 are dense; `fields` replace those of the section."""
     return {

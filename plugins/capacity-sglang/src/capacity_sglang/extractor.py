@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from capacity_core.api.admission import Metrics
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     Deployment,
@@ -24,6 +25,7 @@ from capacity_core.api.process import Traceback, log_of
 from capacity_core.api.versions import release_key
 from capacity_core.units import GIB, RATIO, TOKENS
 from capacity_core.values import Known, Unknown, Value, least
+from capacity_sglang.admission import admission_of
 from capacity_sglang.args import ServerArgs, Settings
 from capacity_sglang.checks import findings_of
 from capacity_sglang.failures import (
@@ -40,6 +42,7 @@ from capacity_sglang.failures import (
 from capacity_sglang.graphs import CaptureBegin, CaptureEnd
 from capacity_sglang.limits import Limits, PoolBelowContext, RequestLimit, ServerUp
 from capacity_sglang.load import SERVING, load_of
+from capacity_sglang.metrics import with_metrics
 from capacity_sglang.outcome import every_worker_ready, failure_of, stage_reached
 from capacity_sglang.pools import (
     KvBudget,
@@ -122,6 +125,10 @@ class SglangExtractor:
         share, left = divmod(layers, stages)
         return tuple(share + (stage >= stages - left) for stage in range(stages))
 
+    def with_metrics(self, ledger: Ledger, samples: Metrics) -> Ledger:
+        """The ledger with what a saved metrics page says of its pools."""
+        return with_metrics(ledger, samples)
+
     def extract(self, run: Run) -> Ledger:
         settings = Settings(arguments_of(run))
         readings = _readings(run, settings)
@@ -134,18 +141,21 @@ class SglangExtractor:
         status = Status.FAILED if failure else Status.READY if up else Status.INCOMPLETE
         workers = workers_of(run, readings, settings)
         alone = len(readings) == 1 and _ranks_asked(settings) == 1
+        deployment = _deployment(run, settings, fraction)
+        kv = kv_facts(run, readings, settings)
         return Ledger(
+            admission=admission_of(run, settings, deployment, kv),
             framework=self.framework,
             title=self.title,
             status=status,
             reached=stage_reached(run),
-            deployment=_deployment(run, settings, fraction),
+            deployment=deployment,
             ranks=tuple(
                 rank_facts(reading, graphs_off, phases, _seen_total(reading, alone, failure))
                 for reading in readings
             ),
             workers=workers,
-            kv=kv_facts(run, readings, settings),
+            kv=kv,
             failure=failure,
             load=load_of(run),
             findings=tuple(findings_of(run, readings, settings, fraction)),

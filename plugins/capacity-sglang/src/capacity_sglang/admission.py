@@ -1,0 +1,189 @@
+"""How many requests SGLang's pools take without retraction: the full pool, the sliding-window pool,
+the slots of states.
+
+Sources: 0.5.23 srt/managers/schedule_policy.py, srt/mem_cache/common.py (what leaves a window),
+srt/mem_cache/kv_cache_configurator.py:3062 (slots of a request).
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import attrs
+
+from capacity_core.api.admission import Fit, Request
+from capacity_core.api.extractors import Run
+from capacity_core.api.ledger import Deployment, KvFacts, TokenUse, WorkerFacts
+from capacity_core.api.report import LayoutRow
+from capacity_core.units import REQUESTS, SLOTS, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_sglang.args import Settings
+from capacity_sglang.limits import RequestLimit
+from capacity_sglang.pools import SlidingWindowTokens
+
+_EVICTION_INTERVAL = 128
+"""Tokens between two looks at what has left the window (SGLANG_SWA_EVICTION_INTERVAL)."""
+
+
+@attrs.frozen(kw_only=True)
+class SglangAdmission:
+    """What one run says of its pools beside the tokens.
+
+    `slots_each` is how many slots of states a request takes; `cached` whether finished prompts stay
+    in the radix cache, None where the arguments do not say.
+    """
+
+    page: Value
+    window_tokens: Value
+    windows: bool
+    chunk: Value
+    cached: bool | None
+    ahead: bool | None
+    slots_each: Value
+    draft: bool
+
+    def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
+        """Requests of one kind by both pools and by states; None where tokens alone decide."""
+        state = self._by_state(worker)
+        tokens = self._by_pools(worker, request, layout) if self.windows else None
+        if tokens is None and state is None:
+            return None
+        return Fit(tokens=tokens, state=state)
+
+    def _by_state(self, worker: WorkerFacts) -> Value | None:
+        slots = worker.state_slots
+        if slots is None:
+            return None
+        if not isinstance(slots, Known) or not isinstance(self.slots_each, Known):
+            why = "how many slots of states a request takes is not printed"
+            bound = slots.number if isinstance(slots, Known) else None
+            return Unknown(why=why, unit=REQUESTS, at_most=bound, evidence=slots.evidence)
+        number = slots.number // self.slots_each.number
+        fits = known(
+            number,
+            REQUESTS,
+            Origin.DERIVED,
+            how=f"{slots.number} slots // {self.slots_each.number} a request",
+            evidence=(*slots.evidence, *self.slots_each.evidence),
+        )
+        return fits.assume(*self.slots_each.assuming)
+
+    def _by_tokens(self, worker: WorkerFacts, request: Request) -> Value:
+        """The full pool alone, in whole pages."""
+        if not isinstance(worker.tokens, Known) or not isinstance(self.page, Known):
+            why = "the pool's tokens or the page size are not printed"
+            return Unknown(why=why, unit=REQUESTS)
+        page = int(self.page.number) or 1
+        return known(
+            worker.tokens.number // _whole(request.tokens, page),
+            REQUESTS,
+            Origin.DERIVED,
+            how=f"floor(tokens / {_whole(request.tokens, page)} tokens per request)",
+            evidence=worker.tokens.evidence,
+        )
+
+    def _by_pools(
+        self, worker: WorkerFacts, request: Request, layout: LayoutRow | None
+    ) -> Value | None:
+        """Both pools: the window's holds a request's last window and what has not left it yet.
+
+        Between a window alone and what the radix cache locks and evicts late, beside a prefill.
+        """
+        full = self._by_tokens(worker, request)
+        window = None if layout is None else layout.window_tokens
+        if (
+            self.draft
+            or not isinstance(full, Known)
+            or not isinstance(window, Known)
+            or not isinstance(self.window_tokens, Known)
+            or not isinstance(self.page, Known)
+        ):
+            return None
+        page, span = int(self.page.number) or 1, int(window.number)
+        pool = int(self.window_tokens.number)
+        most = pool // _whole(min(request.tokens, span), page)
+        if isinstance(self.chunk, Known) and self.chunk.number > 0:
+            spare = int(self.chunk.number) * (1 if self.ahead is False else 2) + page
+        else:
+            spare = request.tokens  # a whole prompt at once
+        spare = min(spare, 2 * _whole(request.tokens, page))
+        fewest = max(0, pool - spare) // self._held(request, span, page)
+        low, high = min(int(full.number), fewest), min(int(full.number), most)
+        evidence = (*full.evidence, *self.window_tokens.evidence, *window.evidence)
+        if low == high:
+            how = f"least({full.how}, the same of the window's pool)"
+            return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+        return Unknown(
+            why="what the window's pool holds beside a window depends on what is cached and "
+            "prefilled at the time",
+            unit=REQUESTS,
+            at_least=Decimal(low),
+            at_most=Decimal(high),
+            evidence=evidence,
+        )
+
+    def _held(self, request: Request, span: int, page: int) -> int:
+        """The most that one request holds of the window's pool (srt/mem_cache/common.py:76)."""
+        total = _whole(request.tokens, page)
+        whole_window = _whole(max(span, page), page)
+        tail = _whole(max(whole_window + page, span + _EVICTION_INTERVAL) + 2, page)
+        if self.cached is False:
+            return min(total, tail)
+        prompt = request.tokens if request.prompt is None else request.prompt
+        locked = min(_whole(prompt, page), 2 * _whole(span, page))
+        return min(total, locked + tail)
+
+
+def admission_of(
+    run: Run, settings: Settings, deployment: Deployment, kv: KvFacts
+) -> SglangAdmission:
+    """What a run says of the way in."""
+    limit = run.last_of(RequestLimit)
+    said = run.last_of(SlidingWindowTokens)
+    return SglangAdmission(
+        page=deployment.page_size,
+        window_tokens=Unknown(why="the window's pool is not printed", unit=TOKENS)
+        if said is None
+        else said.value("swa_tokens"),
+        windows=said is not None and kv.token_use is TokenUse.UPPER_LIMIT,
+        chunk=deployment.chunked_prefill_size,
+        cached=_not(settings, "disable_radix_cache"),
+        ahead=_not(settings, "disable_overlap_schedule"),
+        slots_each=limit.value("slots_each")
+        if limit is not None and limit.event.slots_each is not None
+        else _slots_each(settings),
+        draft=isinstance(deployment.speculative, Known),
+    )
+
+
+def _not(settings: Settings, key: str) -> bool | None:
+    said = settings.text(key)
+    return said.amount != "True" if isinstance(said, Known) else None
+
+
+def _slots_each(settings: Settings) -> Value:
+    """Slots by strategy: 1 without radix cache, 3 without a buffer, else 5, or 4 without overlap or
+    with the lazy buffer (srt/mem_cache/kv_cache_configurator.py:3062)."""
+    if _not(settings, "disable_radix_cache") is False:
+        return known(1, SLOTS, Origin.CONFIGURED, how="no radix cache")
+    strategy = settings.text("mamba_radix_cache_strategy") | settings.text(
+        "mamba_scheduler_strategy"
+    )
+    overlap = _not(settings, "disable_overlap_schedule")
+    each = {"no_buffer": 3, "extra_buffer_lazy": 4}
+    if isinstance(strategy, Known) and strategy.amount == "extra_buffer" and overlap is not None:
+        each["extra_buffer"] = 5 if overlap else 4
+    if not isinstance(strategy, Known) or str(strategy.amount) not in each:
+        return Unknown(why="the strategy of state slots is not printed", unit=SLOTS)
+    slots = known(
+        each[str(strategy.amount)],
+        SLOTS,
+        Origin.CONFIGURED,
+        how=f"strategy {strategy.amount}",
+        evidence=strategy.evidence,
+    )
+    return slots.assume("SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK is not set")
+
+
+def _whole(tokens: int, page: int) -> int:
+    return -(-tokens // page) * page
