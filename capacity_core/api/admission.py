@@ -33,8 +33,9 @@ class Fit:
     """How many requests of one kind a worker's pools hold.
 
     `tokens` is the number that runs to its end without being preempted or retracted, as far as the
-    KV pools decide, None where the worker's tokens alone do; `state` the number that the slots of states allow, None where there are none;
-    `admitted` the number that is let in at once, which may be more than fit.
+    KV pools decide, None where the worker's tokens alone do; `state` the number that the slots of
+    states allow, None where there are none; `admitted` the number that is let in at once, which may
+    be more than fit.
     """
 
     tokens: Value | None = None

@@ -76,7 +76,8 @@ def test_the_plugin_contributes_the_layout() -> None:
 
 
 def test_every_choice_of_slots_can_be_asked_for() -> None:
-    assert DeepSeekV4().variants == ("v4", "v41", "v41_fp8", "v41_fp4", "v41_new")
+    slots = ("v4", "v41", "v41_fp8", "v41_fp4", "v41_new")
+    assert DeepSeekV4().variants == (*slots, "v4+mxfp4", "v41+mxfp4", "v41_fp4+mxfp4")
 
 
 def test_the_family_and_the_fields_it_rests_on() -> None:
@@ -115,8 +116,10 @@ def test_three_slots_each_with_its_sum_and_its_use() -> None:
         assert "no log line" in use
 
 
-@pytest.mark.parametrize("framework", ["sglang", "vllm"])
-@pytest.mark.parametrize("dtype", [None, "fp8_e4m3", "fp8_ds_mla"])
+@pytest.mark.parametrize(
+    ("framework", "dtype"),
+    [("sglang", None), ("vllm", None), ("vllm", "fp8_ds_mla")],
+)
 def test_the_name_of_the_fp8_type_changes_no_figure(framework: str, dtype: str | None) -> None:
     named, other = read(V4, framework, dtype="fp8_e4m3"), read(V4, framework, dtype=dtype)
     assert other.terms == named.terms

@@ -1,4 +1,4 @@
-"""Which configurations are claimed: only those whose every layer keeps every token."""
+"""Which configurations are claimed, by which layout: only those whose every layer is known."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-import capacity_kv_layouts
+from capacity_core.api.kv_layouts import Keeps
+from capacity_core.errors import LayoutError
 from capacity_kv_layouts.latent import Latent
+
+from .readings import ENGINES, LAYOUTS, claimed_by, per_token, read
 
 PLAIN: dict[str, Any] = {
     "model_type": "some_new_model",
@@ -29,14 +32,7 @@ LATENT: dict[str, Any] = {
 }
 
 
-def claimed_by(config: dict[str, Any]) -> list[str]:
-    layouts = capacity_kv_layouts.capacity_kv_layouts()
-    return [layout.name for layout in layouts if layout.applies(config)]
-
-
 OTHER_CACHES = {
-    "sliding window": {"sliding_window": 4096},
-    "sliding window, said to be on": {"use_sliding_window": True, "sliding_window": 4096},
     "sliding by layer": {"layer_types": ["sliding_attention", "full_attention"] * 2},
     "sliding by layer though switched off": {
         "use_sliding_window": False,
@@ -45,7 +41,6 @@ OTHER_CACHES = {
     "sliding by interval": {"sliding_window_pattern": 6},
     "hybrid cache": {"cache_implementation": "hybrid"},
     "window heads": {"swa_num_key_value_heads": 8},
-    "chunks": {"attention_chunk_size": 8192},
     "linear attention (Qwen3-Next)": {"full_attention_interval": 4, "linear_num_key_heads": 16},
     "linear attention by layer": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "linear attention (Kimi)": {"linear_attn_config": {"full_attn_layers": [4]}},
@@ -59,15 +54,11 @@ OTHER_CACHES = {
     "short convolution (LFM2)": {"full_attn_idxs": [2], "conv_L_cache": 3},
     "recurrent": {"block_types": ["recurrent", "recurrent", "attention"]},
     "compressed": {"compress_ratios": [0, 4, 128, 4]},
-    "indexed": {"index_topk": 2048, "index_head_dim": 128},
     "sparse": {"sparse_attention_config": {"sparse_index_dim": 128}},
     "block-sparse": {"blocksparse_block_size": 64, "dense_attention_every_n_layers": 2},
-    "shared by layers (Gemma-3n)": {"num_kv_shared_layers": 2},
     "shared by layers (Hunyuan)": {"use_cla": True, "cla_share_factor": 2},
     "encoder and decoder": {"is_encoder_decoder": True},
     "encoder layers": {"encoder_layers": 4, "decoder_layers": 4},
-    "cross attention": {"cross_attention_layers": [1, 3]},
-    "heads by block (Nemotron-NAS)": {"block_configs": [{"attention": {"no_op": True}}]},
     "heads by layer": {"num_key_value_heads_per_layer": [2, 2, 4, 4]},
     "heads by layer, in place (OpenELM)": {"num_kv_heads": [1, 2, 2, 4]},
     "global heads (Gemma-4)": {"num_global_key_value_heads": 2},
@@ -77,6 +68,115 @@ OTHER_CACHES = {
     "an unknown pattern": {"memory_pattern": "AABB"},
     "an unknown mapping of layers": {"layer_plan": {"0": "full", "1": "none"}},
 }
+
+
+# Claimed beside keys and values by heads, by the layout that knows them; never beside a latent.
+WINDOW = {"sliding_window": 4096}
+BLOCKS = [{"attention": {"n_heads_in_group": 4}}] * 4
+SPARSE = {"sparse_attention_freq": [0, 1, 1, 1], "sparse_index_dim": 128}
+KNOWN_CACHES: dict[str, tuple[dict[str, Any], str]] = {
+    "sliding window": (WINDOW, "windows"),
+    "sliding window, said to be on": ({**WINDOW, "use_sliding_window": True}, "windows"),
+    "sliding by layer": (
+        {**WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        "windows",
+    ),
+    "sliding by interval": ({**WINDOW, "sliding_window_pattern": 6}, "windows"),
+    "sliding, hybrid cache": ({**WINDOW, "cache_implementation": "hybrid"}, "windows"),
+    "sliding, heads of its own": (
+        {**WINDOW, "swa_num_key_value_heads": 8, "hybrid_layer_pattern": [0, 1, 1, 1]},
+        "windows",
+    ),
+    "chunks": ({"attention_chunk_size": 8192}, "windows"),
+    "shared by layers (Gemma-3n)": ({"num_kv_shared_layers": 2}, "windows"),
+    "cross attention": ({"cross_attention_layers": [1, 3]}, "cross-attention"),
+    "heads by block (Nemotron-NAS)": ({"block_configs": BLOCKS}, "by-block"),
+    "sparse index (MiniMax-M3)": ({"sparse_attention_config": SPARSE}, "sparse-index"),
+}
+
+
+@pytest.mark.parametrize(("fields", "name"), KNOWN_CACHES.values(), ids=KNOWN_CACHES.keys())
+def test_known_caches_are_claimed_by_one_layout(fields: dict[str, Any], name: str) -> None:
+    assert claimed_by({**PLAIN, **fields}) == [name]
+
+
+@pytest.mark.parametrize(
+    "fields", [fields for fields, _ in KNOWN_CACHES.values()], ids=KNOWN_CACHES.keys()
+)
+def test_known_caches_beside_a_latent_are_not_claimed(fields: dict[str, Any]) -> None:
+    assert claimed_by({**LATENT, **fields}) == []
+
+
+@pytest.mark.parametrize("first", KNOWN_CACHES.values(), ids=KNOWN_CACHES.keys())
+@pytest.mark.parametrize("second", KNOWN_CACHES.values(), ids=KNOWN_CACHES.keys())
+def test_caches_of_two_families_in_one_file_are_not_claimed(
+    first: tuple[dict[str, Any], str], second: tuple[dict[str, Any], str]
+) -> None:
+    both = {**PLAIN, **first[0], **second[0]}
+    assert claimed_by(both) == ([first[1]] if first[1] == second[1] else [])
+
+
+@pytest.mark.parametrize("fields", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
+@pytest.mark.parametrize(
+    "known", [fields for fields, _ in KNOWN_CACHES.values()], ids=KNOWN_CACHES.keys()
+)
+def test_a_known_cache_beside_an_unknown_one_is_not_claimed(
+    known: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    clash = {**PLAIN, **fields, **known}
+    assert claimed_by(clash) == [] or _of_windows(fields, known)
+
+
+def _of_windows(fields: dict[str, Any], known: dict[str, Any]) -> bool:
+    """Whether both are of windows, which have many names, or the known one replaces the other."""
+    windowed = claimed_by({**PLAIN, **known}) == ["windows"]
+    return (windowed and claimed_by({**PLAIN, **WINDOW, **fields}) == ["windows"]) or bool(
+        fields.keys() & known.keys()
+    )
+
+
+def test_an_index_is_claimed_beside_a_latent_alone() -> None:
+    index = {"index_topk": 2048, "index_head_dim": 128}
+    assert claimed_by({**PLAIN, **index}) == []
+    assert claimed_by({**LATENT, **index}) == ["latent"]
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "nemotron_h": {"hybrid_override_pattern": "M-M*"},
+    "falcon_h1": {"mamba_d_ssm": 1024},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2},
+    "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16},
+    "qwen3_next": {"full_attention_interval": 4, "linear_num_key_heads": 16},
+    "qwen3_5_moe_text": {"full_attention_interval": 4, "linear_num_key_heads": 16},
+    "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "kimi_linear": {"linear_attn_config": {"full_attn_layers": [4]}},
+    "bailing_hybrid": {"layer_group_size": 4},
+    "minimax_text_01": {"attn_type_list": [0, 0, 0, 1]},
+    "lfm2": {"full_attn_idxs": [2], "conv_L_cache": 3},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3},
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_state_is_claimed_by_the_type_of_its_model_alone(kind: str) -> None:
+    config = {**PLAIN, **STATES[kind], "model_type": kind}
+    assert claimed_by(config) == ["hybrid"]
+    assert claimed_by({**config, "model_type": "some_new_model"}) == []
+    assert claimed_by({**config, "sliding_window": 4096}) == []
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_window_that_is_switched_off_is_no_obstacle_to_a_hybrid(kind: str) -> None:
+    # As Ling's and Qwen's files have it.
+    off = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 4}
+    assert claimed_by({**PLAIN, **STATES[kind], **off, "model_type": kind}) == ["hybrid"]
+
+
+def test_a_minimax_of_full_attention_is_of_heads() -> None:
+    config = {**PLAIN, "model_type": "minimax_m2", "attn_type_list": [1, 1, 1, 1]}
+    assert claimed_by(config) == ["grouped-query"]
 
 
 @pytest.mark.parametrize("base", [PLAIN, LATENT], ids=["heads", "latent"])
@@ -91,7 +191,6 @@ def test_other_caches_are_not_claimed(base: dict[str, Any], fields: dict[str, An
     [
         "swa_head_dim",
         "local_attention",
-        "attention_chunk_size",
         "dual_chunk_attention_config",
         "is_hybrid_swa",
         "mamba_d_state",
@@ -115,7 +214,6 @@ def test_other_caches_are_not_claimed(base: dict[str, Any], fields: dict[str, An
         "blocksparse_block_size",
         "nsa_block",
         "moba_topk",
-        "num_kv_shared_layers",
         "shared_kv",
         "share_kv",
         "kv_source_layer_ids",
@@ -171,6 +269,10 @@ FULL_ATTENTION = {
         "no_rope_layers": [1, 1, 1, 0],
         "no_rope_layer_interval": 4,
     },
+    "no sharing of layers, though it says how many would (Hunyuan)": {
+        "use_cla": False,
+        "cla_share_factor": 2,
+    },
     "what every configuration may carry": {
         "is_encoder_decoder": False,
         "add_cross_attention": False,
@@ -198,12 +300,32 @@ def test_a_model_without_attention_heads_is_not_claimed() -> None:
     assert claimed_by({}) == []
 
 
-@pytest.mark.parametrize("model_type", ["minicpm3", "longcat_flash", "deepseek_v4", "unheard_of"])
+@pytest.mark.parametrize("name", ["attention_chunk_size", "num_kv_shared_layers", "sliding_window"])
+def test_each_name_of_windows_alone_is_enough(name: str) -> None:
+    assert claimed_by({**PLAIN, name: 1}) == ["windows"]
+    assert claimed_by({**PLAIN, name: None}) == ["grouped-query"]
+
+
+@pytest.mark.parametrize(
+    "model_type", ["deepseek_v4", "glm5_next", "dots3_note", "hy_v4", "unheard_of"]
+)
 def test_a_latent_of_another_model_type_is_not_claimed(model_type: str) -> None:
     assert claimed_by({**LATENT, "model_type": model_type}) == []
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "kimi_k2"])
+KNOWN_LATENTS = [
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "glm4_moe_lite",
+    "kimi_k2",
+    "longcat_flash",
+    "minicpm3",
+]
+
+
+@pytest.mark.parametrize("model_type", KNOWN_LATENTS)
 def test_the_known_latents_are_claimed_by_one_layout(model_type: str) -> None:
     assert claimed_by({**LATENT, "model_type": model_type}) == ["latent"]
 
@@ -218,3 +340,34 @@ def test_deepseek_without_latent_has_heads() -> None:
     heads = {**PLAIN, "model_type": "deepseek_v2", "kv_lora_rank": None, "use_mla": False}
     assert not Latent().applies(heads)
     assert claimed_by(heads) == ["grouped-query"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "hunyuan_v1_moe", "use_cla": True, "cla_share_factor": 2},
+        {"num_kv_heads": [1, 2, 2, 4]},
+        {"num_loops": 2},
+    ],
+    ids=["Hunyuan-Large", "OpenELM", "loops"],
+)
+def test_what_is_not_claimed_is_not_read_without_being_asked(fields: dict[str, Any]) -> None:
+    assert claimed_by({**PLAIN, **fields}) == []
+
+
+@pytest.mark.parametrize("framework", ENGINES)
+def test_layers_that_share_but_keep_no_window_are_counted_in_one_kind(framework: str) -> None:
+    reading = read({**PLAIN, "num_kv_shared_layers": 2}, framework)
+    owned = {"sglang": 4, "vllm": 2}[framework]
+    assert per_token(reading) == owned * 2 * (128 + 128) * 2
+    assert {term.keeps for term in reading.terms} == {Keeps.ALL}
+
+
+def test_names_of_layouts_are_unique() -> None:
+    names = [layout.name for layout in LAYOUTS]
+    assert len(set(names)) == len(names) == 8
+
+
+def test_a_latent_with_a_list_of_heads_is_refused_and_not_guessed() -> None:
+    with pytest.raises(LayoutError):
+        read({**LATENT, "num_attention_heads": [8, 8]})

@@ -202,4 +202,3 @@ def test_any_name_of_a_type_is_known_or_unknown(dtype: str) -> None:
     (term,) = read(model(), dtype=dtype).terms
     if not isinstance(term.bytes_per_token, Unknown):
         assert number(term.bytes_per_token) > 0
-

@@ -350,9 +350,7 @@ def test_qwen3_next_80b_as_the_engines_computed_it() -> None:
     assert state(read(config, "vllm")) == 36 * (conv + 32 * 128 * 128 * 2) == 39_518_208
 
 
-@pytest.mark.parametrize(
-    "kind", ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"]
-)
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"])
 @pytest.mark.parametrize("framework", ENGINES)
 def test_both_read_the_type_of_qwen35s_state(kind: str, framework: str) -> None:
     config = gdn(kind, mamba_ssm_dtype="float32")
@@ -416,11 +414,11 @@ def test_kdas_state_is_fp32_and_its_window_of_the_models_type_in_vllm() -> None:
 
 
 def ring(**fields: Any) -> Config:
-    """Ring-2.5: 10 layers, every 4th of which keeps a latent."""
+    """Ring-2.5: 8 layers, every 4th of which keeps a latent."""
     return model(
         "bailing_hybrid",
         **{
-            "num_hidden_layers": 10,
+            "num_hidden_layers": 8,
             "layer_group_size": 4,
             "kv_lora_rank": 512,
             "qk_rope_head_dim": 64,
@@ -438,21 +436,28 @@ def test_ring_keeps_a_latent_in_the_last_layer_of_each_group(
     # model's type (mamba_utils.py:155).
     reading = read(ring(), framework, tensor=tensor)
     assert per_token(reading) == 2 * (512 + 64) * 2
-    assert state(reading) == 8 * (8 // tensor) * 64 * 64 * element
+    assert state(reading) == 6 * (8 // tensor) * 64 * 64 * element
 
 
-def test_ring_with_kda_keeps_latents_behind_the_last_group_in_vllm() -> None:
+@pytest.mark.parametrize("framework", ENGINES)
+def test_ring_with_kda_has_states_of_kda(framework: str) -> None:
+    reading = read(ring(short_conv_kernel_size=4), framework)
+    assert per_token(reading) == 2 * (512 + 64) * 2
+    assert state(reading) == 6 * (3 * 8 * 64 * 3 * 2 + 8 * 64 * 64 * 4)
+
+
+def test_layers_behind_the_last_group_keep_latents_in_vllm() -> None:
     # vLLM 0.33.0 vllm/model_executor/models/bailing_moe_v3.py:131: layers 4, 8, 9, 10 of 10.
-    reading = read(ring(short_conv_kernel_size=4), "vllm")
+    reading = read(ring(short_conv_kernel_size=4, num_hidden_layers=10), "vllm")
     assert per_token(reading) == 4 * (512 + 64) * 2
     assert state(reading) == 6 * (3 * 8 * 64 * 3 * 2 + 8 * 64 * 64 * 4)
 
 
-def test_ring_with_kda_keeps_states_behind_the_last_group_in_sglang() -> None:
-    # SGLang 0.5.23 srt/configs/bailing_hybrid.py:172-184: (l + 1) % layer_group_size == 0 alone.
-    reading = read(ring(short_conv_kernel_size=4), "sglang")
-    assert per_token(reading) == 2 * (512 + 64) * 2
-    assert state(reading) == 8 * (3 * 8 * 64 * 3 * 2 + 8 * 64 * 64 * 4)
+@pytest.mark.parametrize("kernel", [None, 4], ids=["lightning", "KDA"])
+def test_layers_that_groups_do_not_divide_are_refused_for_sglang(kernel: int | None) -> None:
+    # SGLang 0.5.23 srt/models/bailing_moe_v3.py:1228 and bailing_moe_linear.py:918 assert it.
+    with pytest.raises(LayoutError, match="layer_group_size"):
+        read(ring(short_conv_kernel_size=kernel, num_hidden_layers=10), "sglang")
 
 
 def test_a_latent_without_rotary_key_is_shorter_in_sglang() -> None:

@@ -22,7 +22,6 @@ DEEPSEEK_V3: dict[str, Any] = {
 }
 
 
-
 # 70,272 and 35,136: what SGLang 0.5.23 and vLLM 0.33.0 computed for DeepSeek-V3 and Kimi-K2 when
 # their code was run on the configuration.
 @pytest.mark.parametrize(

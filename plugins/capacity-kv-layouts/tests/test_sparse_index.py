@@ -76,9 +76,7 @@ SHARING = {
 
 @pytest.mark.parametrize("framework", ENGINES)
 @pytest.mark.parametrize(("fields", "layers"), SHARING.values(), ids=SHARING.keys())
-def test_layers_that_share_an_index_keep_none(
-    fields: Config, layers: int, framework: str
-) -> None:
+def test_layers_that_share_an_index_keep_none(fields: Config, layers: int, framework: str) -> None:
     reading = read(latent(**fields), framework)
     assert indexed_layers(reading) == layers
     assert per_token(reading) == 8 * (512 + 64) * 2 + layers * ROW

@@ -10,11 +10,15 @@ from capacity_core.units import COUNT
 from capacity_core.values import Origin, Value, known, text
 from capacity_deepseek_v4 import sglang, vllm
 from capacity_deepseek_v4.layers import OWNERS, stage_of
-from capacity_deepseek_v4.slots import CHOICES
+from capacity_deepseek_v4.slots import CHOICES, MXFP4
 
 _TYPES = ("deepseek_v4", "deepseek_v41", "deepseek_v41_text")
-# Every type of the latent's cache that an engine's option can name for slots of these sizes.
-_STORED = ("fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla")
+# The types that an engine's option can name for slots of these sizes.
+_STORED = {
+    "sglang": ("fp8_e4m3",),
+    "vllm": ("fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla"),
+}
+_INDEXED = ("v4", "v41", "v41_fp4")
 
 
 @attrs.frozen(kw_only=True)
@@ -29,7 +33,7 @@ class DeepSeekV4:
     """
 
     name: str = "deepseek-v4"
-    variants: tuple[str, ...] = tuple(CHOICES)
+    variants: tuple[str, ...] = (*CHOICES, *(f"{name}{MXFP4}" for name in _INDEXED))
 
     def applies(self, config: ModelConfig) -> bool:
         """Whether it is one of these models, by its type and the fields that only they have."""
@@ -45,13 +49,15 @@ class DeepSeekV4:
         """
         if serving.framework is None:
             raise LayoutError("engines count these caches differently; name one with --framework")
-        if serving.dtype not in _STORED and not serving.dtype_assumed and serving.dtype is not None:
+        in_vllm = serving.framework == "vllm"
+        stored = _STORED["vllm" if in_vllm else "sglang"]
+        if serving.dtype not in stored and not serving.dtype_assumed and serving.dtype is not None:
             raise LayoutError(
                 f"KV type {serving.dtype} has slots of its own; known are those of "
-                f"{', '.join(_STORED)}"
+                f"{', '.join(stored)}"
             )
-        stage = stage_of(config, serving.placement)
-        in_vllm = serving.framework == "vllm"
+        early = not in_vllm and sglang.release_of(serving) < sglang.STAGED_SINCE
+        stage = stage_of(config, serving.placement, untrimmed=early)
         terms = vllm.terms_of(stage, serving) if in_vllm else sglang.terms_of(stage, serving)
         ranks = serving.placement.attention_tensor
         return LayoutReading(
@@ -75,7 +81,7 @@ class DeepSeekV4:
 
 def _own_type(serving: Serving) -> Value | None:
     """Both engines take fp8 for `auto` (SGLang 0.5.23 srt/arg_groups/overrides.py)."""
-    if not serving.dtype_assumed and serving.dtype is not None:
+    if not serving.dtype_assumed:
         return None
     stored = "fp8_ds_mla" if serving.framework == "vllm" else "fp8_e4m3"
     return text(stored, Origin.THEORETICAL, how="what auto is for this model")

@@ -19,6 +19,7 @@ from capacity_deepseek_v4 import terms
 from capacity_deepseek_v4.layers import LATENT, Stage
 from capacity_deepseek_v4.slots import (
     CHOICES,
+    MXFP4,
     PAGE_TOKENS,
     SlotLayout,
     page_bytes,
@@ -27,11 +28,14 @@ from capacity_deepseek_v4.slots import (
 
 SOURCE = "SGLang 0.5.23 srt/model_executor/pool_configurator.py `DSV4PoolConfigurator`"
 _FP32 = 4
-_RINGS = {4: 8, 2: 2, 128: 128}
-"""Rows of the compressor's ring, by ratio, without speculative decoding
-(srt/mem_cache/deepseek_v4_compress_state.py)."""
+_RINGS = {4: 8, 128: 128}
+_DRAFT_RINGS = {4: 16, 128: 256}
+_PAIR_ROWS = 2  # ratio 2; with speculative decoding as many as its draft tokens want
+"""Rows of the compressor's ring, by ratio, without and with speculative decoding
+(srt/mem_cache/deepseek_v4_memory_pool.py `get_compress_state_ring_size`)."""
 
 _STATE_FIXED_SINCE = (0, 5, 15)  # the state of ratio 128 left the coefficient
+STAGED_SINCE = _STATE_FIXED_SINCE  # before, every stage counted all layers, the draft's too
 _PADDED_SINCE = (0, 5, 21)  # pages count with their padding, state of ratio 4 by the page
 _LOW_PRICED_SINCE = (0, 5, 23)  # ratio 1 and 2 at what their layout takes
 _LOW_PRICE = 584 + 68
@@ -46,7 +50,28 @@ def terms_of(stage: Stage, serving: Serving) -> tuple[CacheTerm, ...]:
     page = serving.page_size or PAGE_TOKENS
     if page % 128:
         raise LayoutError(f"pages of {page} tokens: a page is a multiple of 128")
-    return tuple(_terms(stage, serving, page, release_key(serving.version or "999")))
+    release = release_of(serving)
+    _refuse_early(stage, serving.variant or "v4", release)
+    return tuple(_terms(stage, serving, page, release))
+
+
+def release_of(serving: Serving) -> tuple[int, ...]:
+    """The release, as a key to compare; without one the latest."""
+    return release_key(serving.version or "999")
+
+
+def _refuse_early(stage: Stage, variant: str, release: tuple[int, ...]) -> None:
+    since = None
+    if stage.shares:
+        since, what = _PADDED_SINCE, "V4.1"
+    if variant != "v4":
+        since, what = _PADDED_SINCE, f"slots {variant}"
+    if variant == "v41_new":
+        since, what = _LOW_PRICED_SINCE, f"slots {variant}"
+    if variant.endswith(MXFP4):
+        raise LayoutError("SGLang counts index keys by their ratio, whatever is stored")
+    if since is not None and release < since:
+        raise LayoutError(f"SGLang has {what} since {'.'.join(map(str, since))}")
 
 
 def _terms(
@@ -67,7 +92,7 @@ def _terms(
         if ratio != 128:
             yield terms.index(stage, ratio, *_index_key(stage, ratio), SOURCE)
     yield terms.window(stage, _stored(choice.window, page, is_padded), SOURCE)
-    yield from _states(stage, page, release)
+    yield from _states(stage, page, release, draft=serving.draft_layers > 0)
 
 
 def _stored(layout: SlotLayout, slots: int, is_padded: bool) -> terms.Stored:
@@ -91,26 +116,30 @@ def _index_key(stage: Stage, ratio: int) -> tuple[Fraction, str]:
     return Fraction(dim // 2 + dim // 32), f"{dim} / 2 fp4 + {dim} / 32 scales"
 
 
-def _states(stage: Stage, page: int, release: tuple[int, ...]) -> Iterator[CacheTerm]:
+def _states(
+    stage: Stage, page: int, release: tuple[int, ...], *, draft: bool
+) -> Iterator[CacheTerm]:
+    rings = _DRAFT_RINGS if draft else _RINGS
     if 4 in stage.owners:
         span = page if release >= _PADDED_SINCE else stage.window
         row = (4 * LATENT + 4 * stage.index_dim) * _FP32
-        words = f"{_RINGS[4]} rows / {span} tokens * {row} B"
-        cost = Fraction(_RINGS[4] * row, span)
+        words = f"{rings[4]} rows / {span} tokens * {row} B"
+        cost = Fraction(rings[4] * row, span)
         yield terms.state_in_window(stage, 4, cost, stage.window, words, SOURCE)
     if 128 in stage.owners:
         row = 2 * LATENT * _FP32
-        words = f"{_RINGS[128]} rows * {row} B"
+        words = f"{rings[128]} rows * {row} B"
         if release < _STATE_FIXED_SINCE:
-            cost = Fraction(_RINGS[128] * row, stage.window)
-            words = f"{_RINGS[128]} rows / {stage.window} tokens * {row} B"
+            cost = Fraction(rings[128] * row, stage.window)
+            words = f"{rings[128]} rows / {stage.window} tokens * {row} B"
             yield terms.state_in_window(stage, 128, cost, stage.window, words, SOURCE)
         else:
-            yield terms.state_of_request(stage, 128, _RINGS[128] * row, words, SOURCE)
+            yield terms.state_of_request(stage, 128, rings[128] * row, words, SOURCE)
     if 2 in stage.owners:
         row = 2 * LATENT * _FP32
-        words = f"{_RINGS[2]} rows * {row} B"
-        yield terms.state_of_request(stage, 2, _RINGS[2] * row, words, SOURCE)
+        words = f"{_PAIR_ROWS} rows * {row} B"
+        per_layer = None if draft else _PAIR_ROWS * row
+        yield terms.state_of_request(stage, 2, per_layer, words, SOURCE)
 
 
 def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Value:
@@ -118,15 +147,25 @@ def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Val
 
     In cap and ring mode windows are fixed bytes. A draft layer raises both parts by (L + 1) / L.
     """
-    growth = total([part.bytes_per_token for part in parts if part.keeps is Keeps.ALL])
-    windows = total([part.bytes_per_token for part in parts if part.keeps is Keeps.WINDOW])
+    nothing = terms.figure(0, BYTES_PER_TOKEN, "no layer owns any", stage)
+    growth = total([nothing, *(p.bytes_per_token for p in parts if p.keeps is Keeps.ALL)])
+    windows = total([nothing, *(p.bytes_per_token for p in parts if p.keeps is Keeps.WINDOW)])
     if not isinstance(growth, Known) or not isinstance(windows, Known):
         return growth
+    mode = serving.sizing_mode
+    if release_of(serving) < _PADDED_SINCE:
+        mode = "ratio"  # the only one, and no line says so
     draft = Fraction(stage.layers + (1 if serving.draft_layers else 0), stage.layers)
     share = serving.window_share if serving.window_share is not None else _DEFAULT_SHARE
     capped = growth.number
     by_share = growth.number + share * windows.number
-    if serving.sizing_mode is None:
+    if mode is not None and mode.startswith(("ring", "unified")):
+        return Unknown(
+            why="a unified pool stores rows of 1024 or 640 B in place of these slots",
+            unit=BYTES_PER_TOKEN,
+            evidence=stage.fields,
+        )
+    if mode is None:
         return Unknown(
             why=f"bytes_per_full_token is {_times(capped, draft):,} in cap mode and "
             f"{_times(by_share, draft):,} in ratio mode at {share}; 'DSV4 SWA sizing' in the log "
@@ -135,7 +174,7 @@ def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Val
             at_least=_times(capped, draft),
             evidence=stage.fields,
         )
-    ratio = serving.sizing_mode.startswith("ratio")
+    ratio = mode.startswith("ratio")
     number = Fraction(by_share if ratio else capped) * draft
     how = "growth" + (f" + {share} * window" if ratio else " (windows are fixed bytes)")
     if draft != 1:

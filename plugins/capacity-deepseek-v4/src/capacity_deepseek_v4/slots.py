@@ -88,6 +88,9 @@ CHOICES = {
 """By the name that `--layout` takes. `v41` stores what SGLang stores by itself once it is asked for
 (`SGLANG_DSV4_KV_LAYOUT`), the two after it what `SGLANG_DSV4_COMPRESSED_KV_LAYOUT` forces."""
 
+MXFP4 = "+mxfp4"
+"""What a name ends in where vLLM's index keys are mxfp4 (`indexer_kv_dtype`), by default fp8."""
+
 
 def slots_per_page(ratio: int, page_tokens: int = PAGE_TOKENS) -> int:
     """Slots that a layer of compression ratio 1, 2, 4 or 128 stores for one page.

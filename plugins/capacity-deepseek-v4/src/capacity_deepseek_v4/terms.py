@@ -9,7 +9,7 @@ import attrs
 
 from capacity_core.api.kv_layouts import CacheTerm, Keeps
 from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_SLOT, BYTES_PER_TOKEN, TOKENS, Unit
-from capacity_core.values import Known, Origin
+from capacity_core.values import Known, Origin, Unknown, Value
 from capacity_deepseek_v4.layers import Stage
 from capacity_deepseek_v4.slots import SlotLayout
 
@@ -115,17 +115,22 @@ def state_in_window(
 
 
 def state_of_request(
-    stage: Stage, ratio: int, per_layer: int, words: str, source: str
+    stage: Stage, ratio: int, per_layer: int | None, words: str, source: str
 ) -> CacheTerm:
-    """The compressor's state of one ratio, where every request has one."""
+    """The compressor's state of one ratio, where every request has one; None where its rows depend
+    on what the configuration does not say."""
     layers = stage.owners[ratio]
     how = f"{layers} layers * {words}"
+    why = "the rows of the ring depend on the draft tokens of speculative decoding"
+    fixed: Value = Unknown(why=why, unit=BYTES_PER_REQUEST, evidence=stage.fields)
+    if per_layer is not None:
+        fixed = figure(layers * per_layer, BYTES_PER_REQUEST, how, stage)
     return CacheTerm(
         name=f"compressor state, ratio {ratio}",
         layers=layers,
         keeps=Keeps.STATE,
         bytes_per_token=figure(0, BYTES_PER_TOKEN, "no growth", stage),
-        fixed_bytes_per_request=figure(layers * per_layer, BYTES_PER_REQUEST, how, stage),
+        fixed_bytes_per_request=fixed,
         formula=how,
         source=source,
     )

@@ -18,6 +18,7 @@ from capacity_core.values import Known
 from capacity_deepseek_v4 import terms
 from capacity_deepseek_v4.layers import LATENT, Stage
 from capacity_deepseek_v4.slots import (
+    MXFP4,
     PAGE_TOKENS,
     V4,
     V41_FP4,
@@ -41,11 +42,15 @@ def slots_of(stage: Stage, serving: Serving) -> tuple[SlotLayout, SlotLayout]:
 
     Raises LayoutError where the device decides, and for slots that this engine does not store.
     """
-    low = 1 in stage.owners or 2 in stage.owners
-    asked = serving.variant
-    if asked is None and serving.dtype == "nvfp4_ds_mla":
+    asked = None if serving.variant is None else serving.variant.removesuffix(MXFP4)
+    fp4 = serving.dtype == "nvfp4_ds_mla"
+    if fp4 and (asked not in (None, "v41_fp4") or not stage.shares):
+        raise LayoutError("nvfp4_ds_mla stores V4.1's slots of 288 B alone (v41_fp4)")
+    if fp4:
         asked = "v41_fp4"
-    if not low:
+    if stage.shares and {4, 128} & set(stage.owners):
+        raise LayoutError("vLLM takes V4.1's ratios 0, 1 and 2 alone")
+    if not stage.shares:
         if asked not in (None, "v4"):
             raise LayoutError(f"vLLM stores V4's slots of 584 B alone, no {asked}")
         return V4, V4
@@ -59,27 +64,34 @@ def slots_of(stage: Stage, serving: Serving) -> tuple[SlotLayout, SlotLayout]:
 
 
 def terms_of(stage: Stage, serving: Serving) -> tuple[CacheTerm, ...]:
-    """Every cache of a stage, without the padding of its pages."""
-    return tuple(_terms(stage, *slots_of(stage, serving)))
+    """Every cache of a stage, without the padding of its pages.
+
+    Raises LayoutError for another page than the index takes
+    (vllm/v1/attention/backends/mla/indexer.py:357).
+    """
+    if (serving.page_size or PAGE_TOKENS) != PAGE_TOKENS:
+        raise LayoutError(f"vLLM keeps these caches in blocks of {PAGE_TOKENS} tokens alone")
+    return tuple(_terms(stage, serving))
 
 
-def _terms(stage: Stage, window: SlotLayout, main: SlotLayout) -> Iterator[CacheTerm]:
+def _terms(stage: Stage, serving: Serving) -> Iterator[CacheTerm]:
+    window, main = slots_of(stage, serving)
     for ratio in stage.owners:
         step = "padded by the block, not by the page: see what the engine divides by"
         stored = terms.Stored(layout=main, bytes=Fraction(main.slot_bytes), step=step)
         yield terms.compressed(stage, ratio, stored, SOURCE)
         if ratio != 128:
-            key, words = _index_key(stage, main)
+            key, words = _index_key(stage, serving)
             yield terms.index(stage, ratio, Fraction(key), words, SOURCE)
     held = terms.Stored(layout=window, bytes=Fraction(window.slot_bytes), step="blocks of its own")
     yield terms.window(stage, held, SOURCE)
     yield from _states(stage)
 
 
-def _index_key(stage: Stage, main: SlotLayout) -> tuple[int, str]:
-    """fp8 beside slots of 584 B, mxfp4 beside the others (SM100)."""
+def _index_key(stage: Stage, serving: Serving) -> tuple[int, str]:
+    """fp8 unless mxfp4 was asked for (vllm/config/attention.py:198, indexer.py:62)."""
     dim = stage.index_dim
-    if main is V4:
+    if serving.variant is None or not serving.variant.endswith(MXFP4):
         return dim + dim // 128 * 4, f"{dim} fp8 + {dim} / 128 * 4 scales"
     return dim // 2 + dim // 32, f"{dim} / 2 mxfp4 + {dim} / 32 scales"
 
@@ -102,7 +114,7 @@ def divisor(stage: Stage, serving: Serving) -> Known:
     padded to what all of its kinds of pages align to."""
     window, main = slots_of(stage, serving)
     page = serving.page_size or PAGE_TOKENS
-    key, _ = _index_key(stage, main)
+    key, _ = _index_key(stage, serving)
     aligns = {576} if main is V4 else {window.slot_bytes, main.slot_bytes}
     block = 0
     for ratio, layers in stage.owners.items():
