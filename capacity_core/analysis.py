@@ -13,7 +13,7 @@ from capacity_core.accounting.advice import advise
 from capacity_core.accounting.breakdown import device_capacity, rank_row
 from capacity_core.accounting.concurrency import concurrency
 from capacity_core.accounting.devices import by_rank
-from capacity_core.accounting.findings import contradictions
+from capacity_core.accounting.findings import contradictions, disagreement
 from capacity_core.accounting.gpus import gpu_row
 from capacity_core.accounting.layouts import (
     ONE_STAGE,
@@ -21,7 +21,6 @@ from capacity_core.accounting.layouts import (
     layout_of,
     named,
     serving_of,
-    with_layout,
 )
 from capacity_core.accounting.load import load_row
 from capacity_core.accounting.ranks import shown_rank
@@ -137,7 +136,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     chosen = selected(logs.reads, options.run)
     told = _with_metrics(chosen.ledger, options.metrics, others, trouble)
     layout, whole, layout_findings = _layout(config, options, told, trouble)
-    ledger = with_layout(told, layout)
+    ledger = told
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
     devices, device_findings = by_rank(readings, facts, ledger.deployment, options.smi_map)
     measured = tuple(reading for of_one in readings for reading in of_one)
@@ -179,6 +178,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *device_findings,
             *_clash_findings(clash, measured),
             *layout_findings,
+            *disagreement(ledger.kv.bytes_per_token, layout),
             *_left_out_findings(logs.inputs, chosen.run),
             *trouble.findings,
         ),
@@ -293,8 +293,9 @@ def _layout(
     split = layer_split(trouble.plugins.extractor_of(ledger.framework))
     serving = attrs.evolve(serving_of(ledger, config, split), variant=variant)
     asked = options.layout is not None
+    printed = ledger.kv.bytes_per_full_token
     row, findings = layout_of(
-        config, layouts, ledger.deployment, serving, trouble.blame, asked=asked
+        config, layouts, ledger.deployment, serving, trouble.blame, asked=asked, printed=printed
     )
     unstaged = attrs.evolve(
         ledger.deployment,

@@ -27,7 +27,10 @@ Blame = Callable[[str, str], None]
 
 
 def concurrency(
-    ledger: Ledger, requests: Sequence[Request], layout: LayoutRow | None, blame: Blame
+    ledger: Ledger,
+    requests: Sequence[Request],
+    layout: LayoutRow | None = None,
+    blame: Blame = lambda item, why: None,
 ) -> Concurrency:
     """A row for each kind of request, for the worker that takes least and for the deployment.
 

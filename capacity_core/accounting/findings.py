@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 from capacity_core.accounting.breakdown import negative_beyond_error
 from capacity_core.api.ledger import Finding, Ledger, Severity
-from capacity_core.api.report import RankRow
+from capacity_core.api.report import LayoutRow, RankRow
 from capacity_core.units import GIB
-from capacity_core.values import Known
+from capacity_core.values import Known, Value
 
 _NEVER_NEGATIVE = ("framework", "weights", "kv_pool", "state_pool")
 
@@ -61,3 +62,52 @@ def _impossible_parts(rank: RankRow) -> Iterator[Finding]:
             ),
             evidence=(*used.evidence, *other.evidence),
         )
+
+
+_SAME = Decimal("0.005")
+"""Share by which two costs may differ beyond their rounding: a pool's last pages."""
+
+
+def disagreement(shown: Value, layout: LayoutRow | None) -> Iterator[Finding]:
+    """A cost of a token that differs between what the log shows and what the configuration says."""
+    if layout is None or not isinstance(shown, Known):
+        return
+    theory = layout.bytes_per_token
+    if not isinstance(theory, Known) or not theory.number or not shown.number:
+        return
+    apart = abs(shown.number - theory.number)
+    if apart <= shown.error + theory.error + theory.number * _SAME:
+        return
+    yield Finding(
+        code="layout-disagrees",
+        severity=Severity.WARNING,
+        message=(
+            f"a token costs {shown.number:,.0f} B in the log ({shown.how}) and "
+            f"{theory.number:,.0f} B by the configuration ({layout.name}, "
+            f"{_type(layout.dtype)}): {_cause(shown.number / theory.number, layout)}"
+        ),
+        evidence=(*shown.evidence, *theory.evidence),
+    )
+
+
+def _cause(ratio: Decimal, layout: LayoutRow) -> str:
+    """What most likely makes one figure so many times the other."""
+    copies = layout.replication
+    inverse = 1 / ratio
+
+    def near(factor: Decimal | int) -> bool:
+        return any(abs(r / factor - 1) < Decimal("0.02") for r in (ratio, inverse))
+
+    if isinstance(copies, Known) and copies.number > 1 and near(copies.number):
+        return f"they differ by the {copies.number} copies of a head among the ranks"
+    if near(2) or near(4):
+        times = "half" if ratio < 1 else "twice"
+        return f"elements of about {times} the size, so another KV type than was assumed"
+    if 1 < ratio < Decimal("1.15"):
+        return "a little more than its elements: scales, padding of pages, or a draft's layers"
+    return "another layout, other layers (a draft's, shared ones) or another placement"
+
+
+def _type(value: Value) -> str:
+    """A text value, or the word unknown."""
+    return str(value.amount) if isinstance(value, Known) else "KV type unknown"

@@ -19,12 +19,13 @@ from capacity_core.api.kv_layouts import (
     Serving,
     in_bytes_per_request,
 )
-from capacity_core.api.ledger import Deployment, Finding, Ledger, Severity, TokenUse
+from capacity_core.api.ledger import Deployment, Finding, Ledger, Severity
 from capacity_core.api.report import ABSENT, LayoutRow, TermRow
 from capacity_core.errors import LayoutError, UsageError
 from capacity_core.units import BYTES, BYTES_PER_REQUEST, BYTES_PER_TOKEN, COUNT, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, known, least, text, total
+from capacity_core.values import Known, Origin, Unknown, Value, agree, known, least, text, total
 
+_UNSAID = Unknown(why="the log prints no divisor", unit=BYTES_PER_TOKEN)
 _WINDOWED = (Keeps.WINDOW, Keeps.CHUNK)
 
 ONE_STAGE = known(1, COUNT, Origin.ASSUMED, how="all layers of the model")
@@ -106,18 +107,48 @@ def layout_of(
     blame: Blame,
     *,
     asked: bool,
+    printed: Value = _UNSAID,
 ) -> tuple[LayoutRow | None, list[Finding]]:
-    """What the configuration says of a rank of a deployment, and what stands in the way of it."""
+    """What the configuration says of a rank of a deployment, and what stands in the way of it.
+
+    `printed` is the engine's own divisor, which tells variants of a layout apart.
+    """
     layout = claim(config, layouts, blame, asked=asked)
     if layout is None:
         return None, [_finding("layout-unknown", nobody_knows(config))]
     try:
         placed = attrs.evolve(serving, placement=_placement(deployment, serving.placement.split))
+        told = _by_divisor(config, layout, placed, blame, printed)
+        if told is not None:
+            return told, []
         rows = layout_rows(config, layout, placed, blame)
     except LayoutError as error:
         refused = _finding("layout-refused", f"{layout.name}: {error}")
         return _refused(layout.name, str(error)), [refused]
     return (largest(rows), []) if rows else (None, [])
+
+
+def _by_divisor(
+    config: ModelConfig, layout: KVLayout, serving: Serving, blame: Blame, printed: Value
+) -> LayoutRow | None:
+    """The row of the one variant that gives the divisor that the engine printed; None where none
+    does, several do, or one was asked for."""
+    if serving.variant is not None or not isinstance(printed, Known):
+        return None
+    fitting: dict[Value, LayoutRow] = {}
+    for name in _variants(layout):
+        try:
+            rows = layout_rows(config, layout, attrs.evolve(serving, variant=name), blame)
+        except LayoutError:
+            continue  # a variant that this engine or release does not have
+        if not rows:
+            continue
+        row = largest(rows)
+        if agree(row.pool_bytes_per_token, printed):
+            why = f"the printed divisor, {printed.number:,}, is that of {name}"
+            assumed = attrs.evolve(row, bytes_per_token=row.bytes_per_token.assume(why))
+            fitting.setdefault(row.bytes_per_token, assumed)
+    return next(iter(fitting.values())) if len(fitting) == 1 else None
 
 
 def _finding(code: str, message: str) -> Finding:
@@ -133,38 +164,6 @@ def nobody_knows(config: ModelConfig) -> str:
         f"no KV layout knows every layer of {kind}: bytes per token stay unknown "
         "rather than counting all layers as full attention"
     )
-
-
-def with_layout(ledger: Ledger, layout: LayoutRow | None) -> Ledger:
-    """The ledger, told by the configuration that all layers keep every token at one price.
-
-    Then tokens that an engine derived for its longest request hold at any length, provided that
-    this longest request is whole blocks (else they are fewer than the pool has) and no draft model,
-    which the configuration does not describe, shares the pool.
-    """
-    kv, context = ledger.kv, ledger.deployment.context_length
-    if (
-        kv.token_use is not TokenUse.LONGEST_ONLY
-        or layout is None
-        or not one_price(layout)
-        or isinstance(ledger.deployment.speculative, Known)
-        or not kv.blocks
-        or not isinstance(context, Known)
-        or any(int(context.number) % block for block in kv.blocks)
-    ):
-        return ledger
-    # What the engine cut off when it made the product a whole number.
-    half = Decimal(1) / 2
-    cut = Known(amount=half, error=half, unit=TOKENS, origin=Origin.DERIVED, how="cut off")
-    unusable = cut if kv.unusable is None else kv.unusable - cut
-    return attrs.evolve(
-        ledger, kv=attrs.evolve(kv, token_use=TokenUse.ANY_LENGTH, unusable=unusable)
-    )
-
-
-def one_price(layout: LayoutRow) -> bool:
-    """Whether every token costs the same, whatever the request's length."""
-    return bool(layout.terms) and all(term.keeps is Keeps.ALL for term in layout.terms)
 
 
 def serving_of(ledger: Ledger, config: ModelConfig, split: LayerSplit | None) -> Serving:
@@ -185,6 +184,9 @@ def serving_of(ledger: Ledger, config: ModelConfig, split: LayerSplit | None) ->
         dtype=dtype if types else None,
         dtype_assumed=assumed,
         page_size=int(page.number) if isinstance(page, Known) and page.number > 0 else None,
+        speculative=isinstance(deployment.speculative, Known),
+        sizing_mode=str(mode.amount) if isinstance(mode := ledger.kv.sizing_mode, Known) else None,
+        window_share=share.number if isinstance(share := ledger.kv.window_share, Known) else None,
     )
 
 
@@ -204,7 +206,9 @@ def stored_type(asked: str, config: ModelConfig) -> tuple[str | None, bool]:
     ):
         return None, True
     own = config.get("dtype") or config.get("torch_dtype")
-    return (None if own is None else _plain(str(own))), True
+    name = None if own is None else _plain(str(own))
+    # Engines load checkpoints of 32 bits in 16, in a type that they choose.
+    return (None if name == "fp32" else name), True
 
 
 _NAMES = {
@@ -269,9 +273,10 @@ def _term_bytes(term: TermRow, tokens: int, page: int | None) -> Value:
 
 
 def _row(name: str, reading: LayoutReading, serving: Serving) -> LayoutRow:
-    growing = [t.bytes_per_token for t in reading.terms if t.keeps is Keeps.ALL]
-    windowed = [term for term in reading.terms if term.keeps in _WINDOWED]
-    fixed = [t.fixed_bytes_per_request for t in reading.terms if t.fixed_bytes_per_request]
+    terms = [_assuming(term, reading, serving) for term in reading.terms]
+    growing = [t.bytes_per_token for t in terms if t.keeps is Keeps.ALL]
+    windowed = [term for term in terms if term.keeps in _WINDOWED]
+    fixed = [t.fixed_bytes_per_request for t in terms if t.fixed_bytes_per_request]
     no_state = "this layout has no state that does not grow"
     return LayoutRow(
         name=name,
@@ -279,7 +284,7 @@ def _row(name: str, reading: LayoutReading, serving: Serving) -> LayoutRow:
         source=reading.source,
         formula=reading.formula,
         dtype=reading.dtype or _dtype(serving),
-        terms=tuple(_term(term) for term in reading.terms),
+        terms=tuple(_term(term) for term in terms),
         bytes_per_token=total(growing) if growing else _none(),
         window_bytes_per_token=total([t.bytes_per_token for t in windowed])
         if windowed
@@ -292,13 +297,24 @@ def _row(name: str, reading: LayoutReading, serving: Serving) -> LayoutRow:
     )
 
 
+def _assuming(term: CacheTerm, reading: LayoutReading, serving: Serving) -> CacheTerm:
+    """A term whose bytes rest on what `auto` is taken for."""
+    if not serving.dtype_assumed or reading.dtype is not None or serving.dtype is None:
+        return term
+    return attrs.evolve(term, bytes_per_token=term.bytes_per_token.assume(_own_type(serving)))
+
+
+def _own_type(serving: Serving) -> str:
+    return f"the KV cache's auto type is the model's own, {serving.dtype}"
+
+
 def _dtype(serving: Serving) -> Value:
     """The stored type that the figures are of."""
     if serving.dtype is None:
         return Unknown(why="auto, and nothing says which type that is here")
     if serving.dtype_assumed:
         own = text(serving.dtype, Origin.ASSUMED, how="the model's own type")
-        return own.assume(f"the KV cache's auto type is the model's own, {serving.dtype}")
+        return own.assume(_own_type(serving))
     return text(serving.dtype, Origin.CONFIGURED, how="the KV type that was asked for")
 
 

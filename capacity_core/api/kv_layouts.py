@@ -69,8 +69,8 @@ class Serving:
     `dtype` is the name of the stored type (bf16, fp16, fp32, fp8_e4m3, fp8_e5m2, or a framework's
     own name); where `auto` was asked for it is the model's own, and `dtype_assumed`. `variant` is
     one of the layout's own `variants` that was asked for. `draft_layers` of the same kind are added
-    for speculative decoding. `sizing_mode` and `window_share` say how the engine sized its pools,
-    where it has several ways.
+    for speculative decoding; `speculative` that it is on, whatever its layers. `sizing_mode` and
+    `window_share` say how the engine sized its pools, where it has several ways.
     """
 
     framework: str | None = None
@@ -81,6 +81,7 @@ class Serving:
     page_size: int | None = None
     variant: str | None = None
     draft_layers: int = 0
+    speculative: bool = False
     sizing_mode: str | None = None
     window_share: Decimal | None = None
 

@@ -255,7 +255,8 @@ class KvFacts:
     `blocks` are the block sizes (tokens) that the cache may be made of, on which the bound of a
     shorter request rests: one when it is printed, none when nothing limits it. `share_bounds` says
     whether a shorter request surely costs its share of the longest one's. `unusable` is what the
-    pool counts but no request can have (tokens).
+    pool counts but no request can have (tokens). `window_share` is the tokens of a window's pool
+    over those of the full one, where it was asked for.
     """
 
     token_use: TokenUse = TokenUse.ANY_LENGTH
@@ -266,6 +267,7 @@ class KvFacts:
     bytes_per_token: Value = _UNSAID
     bytes_per_full_token: Value = _UNSAID
     sizing_mode: Value = _UNSAID
+    window_share: Value = _UNSAID_RATIO
     dtype: Value = _UNSAID
 
 

@@ -46,7 +46,9 @@ def amount_text(value: Known) -> str:
 
 
 def bound_text(value: Unknown) -> str:
-    """The bound of an unknown; empty when there is none."""
+    """The bounds of an unknown; empty when there is none."""
+    if value.at_most is not None and value.at_least:
+        return f"{_bare(value.at_least, value.unit)} … {_bare(value.at_most, value.unit)}"
     if value.at_most is not None:
         return f"≤ {_bare(value.at_most, value.unit)}"
     if value.at_least is not None:

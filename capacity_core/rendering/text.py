@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from capacity_core.api.ledger import Stage, Status
-from capacity_core.api.report import CategoryRow, EvidenceRow, RankRow, Report
+from capacity_core.api.report import (
+    Absent,
+    CategoryRow,
+    ConcurrencyRow,
+    EvidenceRow,
+    RankRow,
+    Report,
+)
 from capacity_core.rendering.course import load, outcome, steps, unmatched
 from capacity_core.rendering.figures import (
     amount_text,
@@ -24,8 +31,9 @@ from capacity_core.rendering.figures import (
     words,
     wrapped,
 )
+from capacity_core.rendering.kv import layout_lines
 from capacity_core.units import MIB
-from capacity_core.values import Known, Origin, Unknown, Value
+from capacity_core.values import Known, Origin, Unknown, Value, agree
 
 SHOWN_RANKS = 32
 SHOWN_LINES = 40
@@ -45,6 +53,7 @@ class TextRenderer:
             steps(report),
             _ranks(report),
             _kv_pool(report),
+            _layout(report),
             _concurrency(report),
             load(report),
             _findings(report),
@@ -271,23 +280,26 @@ def _kv_pool(report: Report) -> Iterator[str]:
                 f"{with_unit(part.tokens)}, {with_unit(part.size)}",
             )
         )
-    rows += _layout_rows(report)
     for name, shown in rows:
         yield from wrapped(shown, f"  {name:<22} ", " " * 25)
 
 
-def _layout_rows(report: Report) -> Iterator[tuple[str, str]]:
+def _layout(report: Report) -> Iterator[str]:
+    """Theory, beside what the log shows."""
     layout = report.kv_pool.layout
     if layout is None:
         return
-    yield "layout", f"{layout.name}" + (f" ({layout.family})" if layout.family else "")
-    yield "  replication", with_unit(layout.replication)
-    yield "  bytes per token", with_unit(layout.bytes_per_token)
-    if layout.formula:
-        yield "  formula", layout.formula
-    for term in layout.terms:
-        if isinstance(term.slot, Known):
-            yield f"  {term.name}", f"{with_unit(term.slot)} ({term.slot.how})"
+    yield from layout_lines(layout)
+    shown, theory = report.kv_pool.bytes_per_token, layout.bytes_per_token
+    if isinstance(shown, Known):
+        same = agree(shown, theory)
+        verdict = {True: "the same", False: "see Findings", None: "theory is unknown"}[same]
+        where = lines_text(shown.evidence, report)
+        yield from wrapped(
+            f"{with_unit(shown)} = {shown.how} {where}: {verdict}",
+            f"  {'the log shows':<18} ",
+            " " * 21,
+        )
 
 
 def _concurrency(report: Report) -> Iterator[str]:
@@ -296,26 +308,25 @@ def _concurrency(report: Report) -> Iterator[str]:
         f"{amount_text(c.workers)} of them" if isinstance(c.workers, Known) else "an unknown number"
     )
     yield f"Concurrency (per DP rank; the deployment has {count})"
-    rows = [
-        [
-            f"{row.request_tokens:,}",
-            plain_text(row.token_limit),
-            plain_text(row.request_limit),
-            plain_text(row.max_concurrent),
-            row.bound_by or "",
-            plain_text(row.deployment_max_concurrent),
-        ]
-        for row in c.rows
+    columns: list[tuple[str, str, Sequence[str]]] = [
+        ("request tokens", "right", [_request(row) for row in c.rows]),
+        ("by tokens", "right", [plain_text(row.token_limit) for row in c.rows]),
+        ("by states", "right", [_maybe(row.state_limit) for row in c.rows]),
+        ("by requests", "right", [plain_text(row.request_limit) for row in c.rows]),
+        ("max concurrent", "right", [plain_text(row.max_concurrent) for row in c.rows]),
+        ("bound by", "left", [row.bound_by or "" for row in c.rows]),
+        ("deployment", "right", [plain_text(row.deployment_max_concurrent) for row in c.rows]),
+        ("let in at once", "right", [_maybe(row.admitted_at_once) for row in c.rows]),
     ]
-    header = (
-        "request tokens",
-        "by tokens",
-        "by requests",
-        "max concurrent",
-        "bound by",
-        "deployment",
-    )
-    yield from table(rows, header, align=("right", "right", "right", "right", "left", "right"))
+    shown = [column for column in columns if any(column[2]) or column[0] == "bound by"]
+    rows = list(zip(*(cells for _, _, cells in shown), strict=True))
+    yield from table(rows, [name for name, _, _ in shown], align=[side for _, side, _ in shown])
+    if any(_maybe(row.admitted_at_once) for row in c.rows):
+        yield from wrapped(
+            "max concurrent fits without preemption; more may be let in at once, whose output then "
+            "preempts others",
+            "  ",
+        )
     whys = dict.fromkeys(
         part
         for row in c.rows
@@ -330,6 +341,16 @@ def _concurrency(report: Report) -> Iterator[str]:
             f"  the engine itself printed {c.reported.value.amount}x for requests of "
             f"{c.reported.request_tokens:,} tokens {lines_text(c.reported.value.evidence, report)}"
         )
+
+
+def _request(row: ConcurrencyRow) -> str:
+    if isinstance(row.prompt_tokens, int) and isinstance(row.output_tokens, int):
+        return f"{row.prompt_tokens:,} + {row.output_tokens:,}"
+    return f"{row.request_tokens:,}"
+
+
+def _maybe(value: Value | Absent) -> str:
+    return "" if isinstance(value, Absent) else plain_text(value)
 
 
 def _findings(report: Report) -> Iterator[str]:

@@ -117,10 +117,11 @@ def test_a_model_of_several_kinds_of_layers_gains_nothing(
     assert limit["value"] is None
 
 
-def test_a_longest_request_that_is_no_whole_blocks_gains_nothing(tmp_path: Path) -> None:
-    """5,000 tokens take 313 blocks of 16: the printed tokens are fewer than the pool has."""
+def test_a_longest_request_that_is_no_whole_blocks_still_tells_the_blocks(tmp_path: Path) -> None:
+    """5,000 tokens take 313 blocks of 16: the printed tokens, int(blocks / 313 · 5,000), are fewer
+    than the pool has, and the blocks follow from them."""
     (limit,) = token_limits(report_on(tmp_path, vllm_log(length=5000), LLAMA, (2048,)))
-    assert limit["value"] is None
+    assert limit["value"] == (BLOCKS - 1) // 128
 
 
 # --- the type of an element -------------------------------------------
@@ -129,7 +130,7 @@ def test_a_longest_request_that_is_no_whole_blocks_gains_nothing(tmp_path: Path)
 def test_auto_is_the_models_own_type_and_says_that_it_is_assumed(tmp_path: Path) -> None:
     figure = report_on(tmp_path, vllm_log(), LLAMA)["kv_pool"]["layout"]["bytes_per_token"]
     assert figure["value"] == 32 * 8 * (128 + 128) * 2
-    assert any("bfloat16" in why for why in figure["assuming"])
+    assert any("bf16" in why for why in figure["assuming"])
 
 
 @pytest.mark.parametrize(
@@ -148,11 +149,22 @@ def test_auto_is_not_known_where_the_engine_may_choose_another_type(
     assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None
 
 
-@pytest.mark.parametrize("dtype", ["fp8_ds_mla", "int8_per_token_head", "nvfp4", "turboquant_k8v4"])
-def test_a_type_with_scales_of_its_own_is_not_one_byte(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "of_head"),
+    [
+        ("fp8_ds_mla", None),  # a latent's row, no head's
+        ("int8_per_token_head", 2 * (128 + 4)),
+        ("nvfp4", 2 * (128 // 2 + 128 // 16)),
+        ("turboquant_k8v4", 128 + 128 // 2 + 4),
+    ],
+)
+def test_a_type_with_scales_of_its_own_is_not_one_byte(
+    tmp_path: Path, dtype: str, of_head: int | None
+) -> None:
     log = vllm_log().replace("kv_cache_dtype=auto", f"kv_cache_dtype={dtype}")
     report = report_on(tmp_path, log, LLAMA)
-    assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None
+    value = report["kv_pool"]["layout"]["bytes_per_token"]["value"]
+    assert value == (None if of_head is None else 32 * 8 * of_head)
 
 
 # --- where heads lie --------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 import attrs
@@ -15,6 +16,7 @@ from capacity_core.accounting.concurrency import concurrency
 from capacity_core.accounting.devices import ORDER, by_rank
 from capacity_core.accounting.findings import contradictions
 from capacity_core.accounting.gpus import candidates, gpu_row, resolved
+from capacity_core.api.admission import Request
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.gpu_specs import GpuSpec
 from capacity_core.api.ledger import (
@@ -33,6 +35,7 @@ from capacity_core.api.ledger import (
     TokenUse,
     WorkerFacts,
 )
+from capacity_core.api.report import Concurrency
 from capacity_core.errors import UsageError
 from capacity_core.units import (
     BYTES_PER_TOKEN,
@@ -262,23 +265,28 @@ def make_ledger(
     return attrs.evolve(ledger, **more)
 
 
+def of_lengths(ledger: Ledger, lengths: Sequence[int]) -> Concurrency:
+    """Requests of whole lengths, without a configuration."""
+    return concurrency(ledger, [Request(length) for length in lengths])
+
+
 def test_a_request_occupies_whole_pages() -> None:
     ledger = make_ledger(tokens=(printed(10_000, TOKENS),), limit=printed(64, REQUESTS), page=256)
-    (row,) = concurrency(ledger, [1000]).rows
+    (row,) = of_lengths(ledger, [1000]).rows
     assert amount(row.token_limit) == 10_000 // 1024
 
 
 def test_pages_of_unprinted_size_leave_two_counts_where_they_decide() -> None:
     """Pages are of 1 or 8 tokens: a request of 1,001 takes 1,001 or 1,008 of them."""
     ledger = make_ledger(tokens=(printed(10_050, TOKENS),), limit=printed(64, REQUESTS))
-    even, odd = concurrency(ledger, [1000, 1001]).rows
+    even, odd = of_lengths(ledger, [1000, 1001]).rows
     assert amount(even.token_limit) == 10
     assert isinstance(odd.token_limit, Unknown)
     assert odd.token_limit.interval == (10_050 // 1008, 10_050 // 1001)
 
 
 def test_an_unknown_request_limit_leaves_a_bound_and_no_value() -> None:
-    (row,) = concurrency(make_ledger(tokens=(printed(10_000, TOKENS),)), [1000]).rows
+    (row,) = of_lengths(make_ledger(tokens=(printed(10_000, TOKENS),)), [1000]).rows
     assert isinstance(row.max_concurrent, Unknown)
     assert row.max_concurrent.at_most == 10
     assert row.bound_by is None
@@ -290,7 +298,7 @@ def test_an_unknown_request_limit_leaves_a_bound_and_no_value() -> None:
 )
 def test_tokens_that_hold_at_the_longest_length_alone(use: TokenUse, at_most: int | None) -> None:
     ledger = make_ledger(tokens=(printed(10_000, TOKENS),), use=use, context=5000)
-    short, longest, beyond = concurrency(ledger, [1000, 5000, 6000]).rows
+    short, longest, beyond = of_lengths(ledger, [1000, 5000, 6000]).rows
     assert isinstance(short.token_limit, Unknown)
     assert short.token_limit.at_most == at_most
     assert isinstance(longest.token_limit, Known if use is TokenUse.LONGEST_ONLY else Unknown)
@@ -301,14 +309,14 @@ def test_tokens_that_hold_at_the_longest_length_alone(use: TokenUse, at_most: in
 def test_workers_are_added_up_and_the_least_is_shown() -> None:
     tokens = (printed(400_000, TOKENS), printed(320_000, TOKENS))
     ledger = make_ledger(tokens=tokens, limit=printed(64, REQUESTS), workers=2)
-    (row,) = concurrency(ledger, [10_000]).rows
+    (row,) = of_lengths(ledger, [10_000]).rows
     assert amount(row.max_concurrent) == 32
     assert amount(row.deployment_max_concurrent) == 40 + 32
 
 
 def test_workers_that_no_line_counts_give_a_lower_bound() -> None:
     ledger = make_ledger(tokens=(printed(40_000, TOKENS),), limit=printed(64, REQUESTS))
-    (row,) = concurrency(ledger, [10_000]).rows
+    (row,) = of_lengths(ledger, [10_000]).rows
     assert isinstance(row.deployment_max_concurrent, Unknown)
     assert row.deployment_max_concurrent.at_least == 4
 
@@ -325,7 +333,7 @@ def test_longer_requests_never_raise_concurrency(
     ledger = make_ledger(
         tokens=(printed(tokens, TOKENS),), limit=printed(limit, REQUESTS), page=page
     )
-    rows = concurrency(ledger, sorted(lengths)).rows
+    rows = of_lengths(ledger, sorted(lengths)).rows
     for end in (0, 1):  # without a page size, of the two counts that it decides between
         found = [row.max_concurrent.interval[end] for row in rows]
         assert found == sorted(found, reverse=True)
@@ -336,7 +344,7 @@ def test_equal_workers_multiply_the_deployment(tokens: int, limit: int, workers:
     ledger = make_ledger(
         tokens=(printed(tokens, TOKENS),) * workers, limit=printed(limit, REQUESTS), workers=workers
     )
-    (row,) = concurrency(ledger, [4096]).rows
+    (row,) = of_lengths(ledger, [4096]).rows
     assert amount(row.deployment_max_concurrent) == workers * amount(row.max_concurrent)
 
 
@@ -352,7 +360,7 @@ LEVERS = Levers(
 
 
 def advice_of(ledger: Ledger) -> list[str]:
-    fits = concurrency(ledger, [4096, 8192])
+    fits = of_lengths(ledger, [4096, 8192])
     return [note.code for note in advise(ledger, fits, None)]
 
 
@@ -361,7 +369,7 @@ def test_free_memory_suggests_a_higher_fraction_with_its_gain() -> None:
     ledger = make_ledger(
         ranks=(rank(ready="10.00"),), levers=LEVERS, kv=KvFacts(bytes_per_token=per_token)
     )
-    (note,) = advise(ledger, concurrency(ledger, [4096]), None)
+    (note,) = advise(ledger, of_lengths(ledger, [4096]), None)
     # 10 − 3.5 GiB to spare of 100: 0.06, which is 6 GiB, at 1 MiB a token 6,144 tokens.
     assert note.change == "--fraction 0.86"
     assert amount(note.effect) == 6144
@@ -396,5 +404,5 @@ def test_a_binding_request_limit_is_pointed_at() -> None:
     ledger = make_ledger(
         tokens=(printed(100_000, TOKENS),), limit=printed(4, REQUESTS), levers=LEVERS
     )
-    (note,) = advise(ledger, concurrency(ledger, [4096, 8192]), None)
+    (note,) = advise(ledger, of_lengths(ledger, [4096, 8192]), None)
     assert (note.code, note.change) == ("request-limit-binds", "--requests 12")

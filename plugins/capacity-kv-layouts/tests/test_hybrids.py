@@ -378,7 +378,7 @@ def test_olmo_hybrid_is_of_vllm_alone() -> None:
 
 def kimi(**fields: Any) -> Config:
     """Kimi-Linear: 8 layers of which the 4th and 8th, counted from 1, keep a latent."""
-    config = model(
+    return model(
         "kimi_linear",
         **{
             "num_hidden_layers": 8,
@@ -394,7 +394,6 @@ def kimi(**fields: Any) -> Config:
             **fields,
         },
     )
-    return config
 
 
 @pytest.mark.parametrize("framework", ENGINES)

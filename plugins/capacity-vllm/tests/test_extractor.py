@@ -423,10 +423,11 @@ def test_equal_counts_of_workers_are_no_finding(tmp_path: Path) -> None:
 def test_a_request_of_a_plain_model_takes_whole_blocks_of_all_but_one(
     tmp_path: Path, blocks: int, length: int
 ) -> None:
-    """One block is the engine's own (v1/core/block_pool.py of 0.10.2:315)."""
+    """One block is the engine's own (v1/core/block_pool.py of 0.10.2:315), and the last token
+    that is generated takes no slot (observed: shared/live/README.md, trap 4)."""
     lines = [asked(block_size=16), configured("0.20.0"), *plain_pool(blocks)]
     limit = token_limit(report_on(tmp_path, lines, length), length)
-    assert limit["value"] == (blocks - 1) // -(-length // 16)
+    assert limit["value"] == (blocks - 1) // -(-max(length - 1, 1) // 16)
 
 
 def test_a_back_ends_block_size_overrides_the_one_asked_for(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ def release_of(serving: Serving) -> tuple[int, ...]:
     return release_key(serving.version or "999")
 
 
+def _speculates(serving: Serving) -> bool:
+    """The engine counts one draft layer, whatever the draft has."""
+    return serving.speculative or serving.draft_layers > 0
+
+
 def _refuse_early(stage: Stage, variant: str, release: tuple[int, ...]) -> None:
     since = None
     if stage.shares:
@@ -92,7 +97,7 @@ def _terms(
         if ratio != 128:
             yield terms.index(stage, ratio, *_index_key(stage, ratio), SOURCE)
     yield terms.window(stage, _stored(choice.window, page, is_padded), SOURCE)
-    yield from _states(stage, page, release, draft=serving.draft_layers > 0)
+    yield from _states(stage, page, release, draft=_speculates(serving))
 
 
 def _stored(layout: SlotLayout, slots: int, is_padded: bool) -> terms.Stored:
@@ -155,7 +160,7 @@ def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Val
     mode = serving.sizing_mode
     if release_of(serving) < _PADDED_SINCE:
         mode = "ratio"  # the only one, and no line says so
-    draft = Fraction(stage.layers + (1 if serving.draft_layers else 0), stage.layers)
+    draft = Fraction(stage.layers + _speculates(serving), stage.layers)
     share = serving.window_share if serving.window_share is not None else _DEFAULT_SHARE
     capped = growth.number
     by_share = growth.number + share * windows.number

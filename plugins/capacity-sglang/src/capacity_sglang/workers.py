@@ -11,7 +11,7 @@ from capacity_core.api.ledger import (
     TokenUse,
     WorkerFacts,
 )
-from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, REQUESTS, TOKENS
+from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, RATIO, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, agree, least, text
 from capacity_sglang.args import Settings
 from capacity_sglang.compressed import CompressedBudget, CompressedPools, CompressedSizing
@@ -139,6 +139,7 @@ def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFac
             else Unknown(why="printed for compressed pools only", unit=BYTES_PER_TOKEN)
         ),
         sizing_mode=mode,
+        window_share=settings.number(RATIO, "swa_full_tokens_ratio"),
         dtype=kv_dtype(run),
     )
 

@@ -21,8 +21,6 @@ from capacity_core.units import COUNT, REQUESTS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.groups import Group, Plan, groups_of
 
-# What a back-end may choose by itself (0.33.0 vllm/v1/attention/backends): others are printed.
-_UNPRINTED_SIZES = (16, 32, 64, 128, 256)
 _STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a prefill
 
 
@@ -40,7 +38,8 @@ class VllmAdmission:
     """What one run says of its blocks.
 
     `derived` says whether printed tokens are concurrency times context length (0.21 and later);
-    None where the release is not known. `sizes` are the printed block sizes of all groups; `plain`
+    None where the release is not known. `sizes` are the printed block sizes of all groups,
+    `possible` those of a plain model where none is printed; `plain`
     that no line of a hybrid was printed by a release that would print one; `as_full` that windows
     were counted as full attention. `draft` says that speculative decoding is on, whose layers are
     in no configuration here.
@@ -49,6 +48,7 @@ class VllmAdmission:
     length: int | None
     block: Value
     sizes: tuple[int, ...] = ()
+    possible: tuple[int, ...] = ()
     plain: bool = False
     has_states: bool = False
     as_full: bool = False
@@ -90,7 +90,7 @@ class VllmAdmission:
             return (int(self.block.number),)
         if self.sizes:
             return (min(self.sizes),)
-        return () if self.has_states else _UNPRINTED_SIZES
+        return () if self.has_states else self.possible
 
     def _grouped(self, layout: LayoutRow | None, block: int) -> list[tuple[Group, ...]]:
         number = len(self.sizes)

@@ -23,13 +23,11 @@ from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_vllm.admission import VllmAdmission
-from capacity_vllm.args import (
-    EngineConfig,
-    Settings,
-)
+from capacity_vllm.args import EngineConfig, NonDefaultArgs, Settings
 from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign, StateMode
 from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
+from capacity_vllm.limits import EngineReady
 from capacity_vllm.pools import ContextParallel, KvReserved, KvSize, MaxConcurrency
 from capacity_vllm.ranks import (
     WorkerReading,
@@ -43,6 +41,9 @@ _TOKENS_DERIVED_SINCE = (0, 21)
 
 
 _BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
+_CHOSEN_SIZES = (16, 32, 64, 128, 256)
+"""What back-ends choose by themselves where the arguments ask for none (0.33.0
+vllm/v1/attention/backends)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -183,7 +184,8 @@ class KvReading:
             length=int(context.number) if isinstance(context, Known) else None,
             block=block_size_of(self._run, self._settings),
             sizes=tuple(int(n) for n in sizes.pop().split(", ")) if len(sizes) == 1 else (),
-            plain=not signs and (self._share_bounds() or bool(self._blocks)),
+            possible=_CHOSEN_SIZES if self._run.has(NonDefaultArgs) else _BLOCK_SIZES,
+            plain=not signs and self._one_group(),
             has_states=any(s.event.states for s in signs),
             as_full=self._run.has(HybridDisabled),
             mode=modes.pop() if len(modes) == 1 else None,
@@ -193,6 +195,15 @@ class KvReading:
             context_parallel=self._run.has(ContextParallel),
             draft=isinstance(deployment.speculative, Known),
         )
+
+    def _one_group(self) -> bool:
+        """Whether a model of several groups would have said so: in its tokens up to 0.20, by a line
+        behind them from 0.30 on."""
+        if self._derived_tokens() is False:
+            return bool(self._blocks)
+        span = span_of(self._run)
+        says_groups = span is not None and release_key(span[0])[:2] >= (0, 30)
+        return says_groups and self._run.has(EngineConfig) and self._run.has(EngineReady)
 
     def _token_use(self) -> tuple[TokenUse, str]:
         """What the printed tokens mean for other lengths; see KvSize."""

@@ -1,0 +1,613 @@
+"""How many requests a pool of blocks takes, held against the engine's own scheduler.
+
+The truth of the table was made by running vLLM 0.33.0's `v1/core/sched/scheduler.py` with its
+`KVCacheManager` on a CPU without a model (886 rows, of which these are some of every family): equal
+requests, distinct prompts, context length 16,384. Other figures are arithmetic that stands in the
+test, or public logs that are named there.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capacity_core.api.admission import Fit, MetricSample, Request
+from capacity_core.api.kv_layouts import Keeps
+from capacity_core.api.ledger import Deployment, Ledger, Reported, Status, WorkerFacts
+from capacity_core.api.report import LayoutRow, TermRow
+from capacity_core.units import (
+    BYTES_PER_REQUEST,
+    BYTES_PER_TOKEN,
+    COUNT,
+    RATIO,
+    TOKENS,
+)
+from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_vllm.admission import VllmAdmission
+from capacity_vllm.groups import Group, Plan
+from capacity_vllm.metrics import with_metrics
+
+CONTEXT = 16_384
+
+# groups (count, kind, block or block/window) | mode of states | scheduling | num_gpu_blocks |
+# max_num_batched_tokens | prompt + output | fit | most that no load preempts, - where none did
+ENGINE = """
+1 win 16/4096                | -     | sync  |  250 | 2048 |  128 + 128  |  15 |  15
+1 win 16/4096                | -     | async |  128 | 8192 |   60 + 500  |   3 |   3
+1 win 16/4096                | -     | async |  512 | 8192 | 2900 + 100  |   2 |   -
+1 win 16/512                 | -     | sync  |  128 | 8192 | 4000 + 300  |   0 |   0
+1 win 16/512                 | -     | sync  | 1000 | 2048 | 1500 + 64   |  28 |   -
+1 win 16/512                 | -     | async |  250 | 8192 |  900 + 100  |   6 |   -
+1 win 32/1024                | -     | sync  |  128 | 2048 |  513 + 300  |   4 |   4
+1 win 32/1024                | -     | sync  |  512 | 2048 | 1500 + 64   |  15 |   -
+1 win 32/1024                | -     | async |  250 | 2048 | 2900 + 100  |   5 |   -
+1 full 128 + 3 state 128     | none  | sync  |  250 | 2048 |  200 + 57   |  49 |   -
+1 full 128 + 3 state 128     | none  | async |  250 | 8192 | 1000 + 500  |  16 |  16
+1 full 16 + 1 state 16       | none  | sync  |  250 | 8192 |  900 + 30   |   4 |   -
+1 full 16 + 1 state 16       | none  | async |   60 | 2048 |  513 + 300  |   1 |   -
+1 full 16 + 1 state 16       | none  | async | 3000 | 8192 | 8000 + 1000 |   5 |   -
+1 full 32 + 7 state 32       | none  | sync  | 2000 | 2048 | 2900 + 100  |  19 |  19
+1 full 32 + 7 state 32       | none  | async |  128 | 8192 | 2900 + 100  |   1 |   -
+1 full 784 + 3 state 784     | none  | sync  |   60 | 8192 | 8000 + 100  |   4 |   -
+1 full 784 + 3 state 784     | none  | async |  128 | 2048 | 1500 + 64   |  25 |   -
+1 full 128 + 2 win 128/512   | -     | sync  | 2000 | 2048 | 1500 + 64   |  86 |   -
+1 full 16 + 1 win 16/128     | -     | sync  | 1000 | 2048 |  900 + 100  |  13 |  13
+1 full 16 + 1 win 16/4096    | -     | async |   60 | 8192 |  200 + 200  |   1 |   1
+1 full 16 + 1 win 16/512     | -     | sync  |  250 | 2048 |  200 + 57   |   7 |   7
+1 full 16 + 3 win 16/1024    | -     | sync  |  512 | 2048 |  900 + 100  |   2 |   -
+1 full 32 + 5 win 32/1024    | -     | sync  |   60 | 8192 |  200 + 57   |   1 |   -
+1 full 32 + 5 win 32/1024    | -     | async |  512 | 2048 |  200 + 57   |  10 |  10
+1 full 32 + 5 win 32/256     | -     | sync  | 1000 | 2048 |  200 + 200  |  17 |  17
+1 full 784 + 1 win 784/1024  | -     | sync  |   60 | 2048 |  200 + 57   |  29 |   -
+1 full 128 + 1 state 128     | align | sync  |  250 | 2048 | 4000 + 300  |   7 |   -
+1 full 128 + 3 state 128     | align | sync  |   60 | 2048 | 2900 + 100  |   2 |   -
+1 full 128 + 3 state 128     | align | async |  250 | 8192 |  128 + 128  |  31 |  31
+1 full 16 + 1 state 16       | align | async |   60 | 8192 |  200 + 200  |   2 |   2
+1 full 32 + 3 state 32       | align | sync  |  128 | 2048 |   60 + 500  |   5 |   5
+1 full 32 + 3 state 32       | align | sync  | 1000 | 2048 | 1000 + 500  |  19 |  19
+1 full 32 + 3 state 32       | align | async |  250 | 8192 | 1000 + 500  |   4 |   4
+1 full 784 + 1 state 784     | align | async |  128 | 2048 | 4000 + 300  |  17 |  17
+1 full 784 + 3 state 784     | align | async |   60 | 8192 | 1000 + 500  |   7 |   7
+1 full 128 + 2 chunk 128/512 | -     | sync  | 1000 | 2048 |  900 + 30   |  61 |   -
+1 full 128 + 2 chunk 128/512 | -     | async |  250 | 2048 | 3000 + 1000 |   6 |   6
+1 full 16 + 1 chunk 16/8192  | -     | sync  |  512 | 2048 |  900 + 30   |   4 |   -
+1 full 16 + 1 chunk 16/8192  | -     | async |  250 | 2048 | 1000 + 500  |   1 |   -
+1 full 16 + 1 chunk 16/8192  | -     | async | 3000 | 2048 | 8000 + 1000 |   4 |   -
+1 full 16 + 3 chunk 16/1024  | -     | async |  250 | 8192 |  200 + 57   |   3 |   3
+1 full 16 + 3 chunk 16/1024  | -     | async | 3000 | 2048 | 8000 + 100  |   3 |   -
+1 full 32 + 3 chunk 32/2048  | -     | sync  | 2000 | 8192 |  900 + 100  |  15 |  15
+1 full 32 + 3 chunk 32/2048  | -     | async | 1000 | 2048 | 2900 + 100  |   4 |   -
+1 full 128 + 3 state 128     | ckpt  | sync  |  128 | 8192 | 8000 + 1000 |   1 |   -
+1 full 128 + 3 state 128     | ckpt  | async |   60 | 8192 | 1500 + 64   |   3 |   -
+1 full 128 + 3 state 128     | ckpt  | async |  512 | 2048 |  900 + 30   |  46 |   -
+1 full 32 + 3 state 32       | ckpt  | sync  |  128 | 8192 |  900 + 100  |   3 |   -
+1 full 32 + 3 state 32       | ckpt  | sync  | 2000 | 8192 |  900 + 100  |  56 |  56
+1 full 32 + 3 state 32       | ckpt  | async |  512 | 8192 |   40 + 20   | 101 |   -
+1 full 32 + 3 state 32       | ckpt  | async | 3000 | 8192 | 8000 + 100  |  11 |   -
+1 full 784 + 3 state 784     | ckpt  | sync  |  250 | 2048 |  900 + 30   |  49 |   -
+1 full 784 + 3 state 784     | ckpt  | async |  128 | 8192 | 1000 + 500  |  24 |   -
+1 full 128                   | -     | sync  |  128 | 8192 |  900 + 30   |  15 |   -
+1 full 128                   | -     | async |   60 | 8192 |   40 + 20   |  59 |   -
+1 full 128                   | -     | async |  512 | 8192 | 8000 + 100  |   7 |   7
+1 full 16                    | -     | sync  |  512 | 8192 | 3000 + 1000 |   2 |   -
+1 full 16                    | -     | async |  512 | 8192 | 4000 + 300  |   1 |   1
+1 full 32                    | -     | sync  |  250 | 8192 |   60 + 500  |  13 |  13
+1 full 32                    | -     | sync  | 2000 | 2048 | 2900 + 100  |  21 |   -
+1 full 32                    | -     | async |  250 | 2048 | 1500 + 64   |   5 |   -
+1 full 784                   | -     | sync  |  250 | 8192 | 8000 + 100  |  22 |   -
+"""
+# fit: the most that all run at once and end without a preemption.
+
+KINDS = {"full": Keeps.ALL, "win": Keeps.WINDOW, "chunk": Keeps.CHUNK, "state": Keeps.STATE}
+STATES = {"-": 1, "none": 1, "align": 2, "ckpt": 3}
+
+
+@attrs.frozen
+class Ran:
+    """One row of the table: the plan, the load, and what the engine did."""
+
+    plan: Plan
+    usable: int
+    prompt: int
+    output: int
+    fit: int
+    without_preemption: int | None
+
+
+def groups(text: str) -> tuple[Group, ...]:
+    """`1 full 16 + 3 win 16/1024`"""
+    found = []
+    for part in text.split(" + "):
+        count, kind, sizes = part.split()
+        block, _, window = sizes.partition("/")
+        found.append(
+            Group(
+                keeps=KINDS[kind],
+                count=int(count),
+                block=int(block),
+                window=int(window) if window else None,
+            )
+        )
+    return tuple(found)
+
+
+def ran(line: str) -> Ran:
+    said, mode, scheduling, blocks, batched, load, fit, safe = (
+        cell.strip() for cell in line.split("|")
+    )
+    lag = int(scheduling == "async")
+    prompt, output = (int(part) for part in load.split("+"))
+    return Ran(
+        plan=Plan(
+            groups=groups(said),
+            states=STATES[mode],
+            in_flight=int(batched) * (1 + lag),
+            lag=lag,
+        ),
+        usable=int(blocks) - 1,
+        prompt=prompt,
+        output=output,
+        fit=int(fit),
+        without_preemption=None if safe == "-" else int(safe),
+    )
+
+
+ROWS = pytest.mark.parametrize(
+    "row",
+    [pytest.param(ran(line), id=" ".join(line.split())) for line in ENGINE.strip().splitlines()],
+)
+
+
+def bounds(row: Ran) -> tuple[int, int]:
+    """The least and the most that fit, as the plan has them."""
+    least, most = row.plan.holds(row.prompt, row.output, CONTEXT)
+    return most.fit(row.usable), least.fit(row.usable)
+
+
+@ROWS
+def test_no_load_that_is_said_to_fit_preempts_in_the_engine(row: Ran) -> None:
+    low, _ = bounds(row)
+    assert row.without_preemption is None or low <= row.without_preemption
+
+
+@ROWS
+def test_what_the_engine_ran_at_once_lies_within_what_is_said(row: Ran) -> None:
+    low, high = bounds(row)
+    assert low <= row.fit <= high
+
+
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_without_windows_and_aligned_states_the_plan_leaves_nothing_open(kind: str) -> None:
+    """1 full + 3 of the kind, one block each of it: nothing depends on when requests cross."""
+    plan = Plan(groups=groups(f"1 full 128 + 3 {kind} 128"))
+    least, most = plan.holds(1000, 500, CONTEXT)
+    assert least == most
+
+
+# --- made-up workers ------------------------------------------------------
+
+
+def said(amount: str | int, unit: Any) -> Known:
+    return known(Decimal(amount), unit, Origin.PRINTED, how="a line", evidence=("log0:1",))
+
+
+UNSAID = Unknown(why="not printed", unit=TOKENS)
+SIZES = (16, 32, 64, 128, 256)
+"""What a back-end may choose where no line prints the block."""
+
+
+def admission(**more: Any) -> VllmAdmission:
+    """A plain model of a release that prints blocks times their size, with what a test says."""
+    plain: dict[str, Any] = {
+        "length": CONTEXT,
+        "block": UNSAID,
+        "possible": SIZES,
+        "plain": True,
+        "batched": UNSAID,
+        "async_known": False,
+        "derived": False,
+    }
+    return VllmAdmission(**(plain | more))
+
+
+def worker(tokens: int | None = None, concurrency: str | None = None, length: int = 0) -> Any:
+    return WorkerFacts(
+        dp=0,
+        tokens=UNSAID if tokens is None else said(tokens, TOKENS),
+        reported=None
+        if concurrency is None
+        else Reported(request_tokens=length, value=said(concurrency, RATIO)),
+    )
+
+
+def of_blocks(number: int, block: int, **more: Any) -> VllmAdmission:
+    """Blocks and their size as a metrics page says them."""
+    return admission(blocks=said(number, COUNT), block=said(block, TOKENS), **more)
+
+
+def theory(amount: int, unit: Any) -> Known:
+    return known(amount, unit, Origin.THEORETICAL, how="made up")
+
+
+def term(keeps: Keeps, layers: int, window: int | None = None) -> TermRow:
+    state = keeps is Keeps.STATE
+    return TermRow(
+        name=keeps.value,
+        layers=layers,
+        keeps=keeps,
+        bytes_per_token=theory(0 if state else 4096 * layers, BYTES_PER_TOKEN),
+        window_tokens=None if window is None else theory(window, TOKENS),
+        fixed_bytes_per_request=theory(4096 * layers, BYTES_PER_REQUEST) if state else None,
+        formula=None,
+        source=None,
+    )
+
+
+def layout(*terms: TermRow) -> LayoutRow:
+    """A model with these kinds of layers; only they decide groups."""
+    unused = Unknown(why="not needed here", unit=BYTES_PER_TOKEN)
+    return LayoutRow(
+        name="made-up",
+        family=None,
+        source=None,
+        formula=None,
+        dtype=Unknown(why="not needed here"),
+        terms=terms,
+        bytes_per_token=theory(4096, BYTES_PER_TOKEN),
+        window_bytes_per_token=unused,
+        window_tokens=unused,
+        fixed_bytes_per_request=unused,
+        replication=unused,
+        pool_bytes_per_token=unused,
+    )
+
+
+def tokens_of(fit: Fit | None) -> Value:
+    assert fit is not None
+    assert fit.tokens is not None
+    return fit.tokens
+
+
+def count(fit: Fit | None) -> int:
+    value = tokens_of(fit)
+    assert isinstance(value, Known), value
+    return int(value.number)
+
+
+def span(value: Value | None) -> tuple[int, int]:
+    """Both bounds of a count, equal where it is known."""
+    assert value is not None
+    low, high = value.interval
+    assert low is not None
+    assert high is not None
+    return int(low), int(high)
+
+
+# --- one kind of layer ----------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [16, 32, 128])
+@pytest.mark.parametrize(
+    ("prompt", "output"), [(200, 57), (130, 10), (60, 500), (1, 1), (16, 1), (16, 2), (4000, 96)]
+)
+def test_a_plain_model_runs_its_usable_blocks_over_those_of_a_request(
+    block: int, prompt: int, output: int
+) -> None:
+    """The rule of the real engine (shared/live/README.md): one block is never given away, and the
+    last output token takes no slot."""
+    blocks = 4096 // block * 8
+    fit = of_blocks(blocks, block).fit(worker(), Request(prompt + output, prompt), None)
+    assert count(fit) == (blocks - 1) // -(-(prompt + output - 1) // block)
+
+
+def test_the_last_output_token_takes_no_slot() -> None:
+    """257 tokens ran seven at once in 15 blocks of 128: two blocks each, not three."""
+    assert count(of_blocks(16, 128).fit(worker(), Request(257, 200), None)) == 15 // 2
+
+
+def test_the_null_block_costs_a_request_where_the_pool_is_whole_requests() -> None:
+    """16 blocks hold 2.00 requests of eight blocks by the engine's words, and one by its deeds."""
+    printed = worker(16 * 128, "2.00", 1024)
+    fit = admission(length=1024, block=said(128, TOKENS)).fit(printed, Request(1024), None)
+    assert count(fit) == 15 // 8
+
+
+def test_more_prompts_are_let_in_than_run_to_their_end() -> None:
+    """60 + 500 on 15 blocks of 128: a prompt asks for one block, a request ends with five."""
+    fit = of_blocks(16, 128).fit(worker(), Request(560, 60), None)
+    assert count(fit) == 15 // 5
+    assert fit is not None
+    assert span(fit.admitted) == (15, 15)
+
+
+def test_a_length_without_a_split_says_nothing_of_what_is_let_in() -> None:
+    fit = of_blocks(16, 128).fit(worker(), Request(560), None)
+    assert fit is not None
+    assert fit.admitted is None
+
+
+def test_unprinted_block_sizes_that_agree_give_a_value() -> None:
+    """2,048 tokens are 128, 64, 32, 16 or 8 blocks; a request of 1,024 takes half of them, and one
+    block is nobody's: one request in each case."""
+    fit = admission(length=1024).fit(worker(2048, "2.00", 1024), Request(1024, 1000), None)
+    assert {(2048 // b - 1) // (1024 // b) for b in SIZES} == {1}
+    assert count(fit) == 1
+
+
+def test_unprinted_block_sizes_that_disagree_give_bounds_and_a_reason() -> None:
+    printed = worker(2048, "2.00", 1024)
+    value = tokens_of(admission(length=1024).fit(printed, Request(140, 130), None))
+    fits = {(2048 // b - 1) // -(-139 // b) for b in SIZES}
+    assert isinstance(value, Unknown)
+    assert value.why
+    assert span(value) == (min(fits), max(fits)) == (7, 14)
+
+
+def test_a_size_that_does_not_give_the_printed_tokens_is_left_out() -> None:
+    """2,112 = 33 · 64 is no whole number of blocks of 128 or 256; 2,112 / 1,024 = 2.06."""
+    printed = worker(2112, "2.06", 1024)
+    value = tokens_of(admission(length=1024).fit(printed, Request(140, 130), None))
+    fits = {(2112 // b - 1) // -(-139 // b) for b in (16, 32, 64)}
+    assert span(value) == (min(fits), max(fits))
+
+
+# --- several groups -------------------------------------------------------
+
+
+def test_the_first_public_pair_is_106_requests_where_tokens_divided_say_35() -> None:
+    """vllm#40691, 0.19.0: 290,864 tokens, 33.04x of 32,768, block 784, one group of attention and
+    three of states: ceil(32,768 / 784) + 3 = 45 blocks, of 1,484 to 1,487 only 1,487 / 45 = 33.04.
+    """
+    hybrid = layout(term(Keeps.ALL, 10), term(Keeps.STATE, 30))
+    run = admission(length=32_768, block=said(784, TOKENS), plain=False, has_states=True)
+    printed = worker(290_864, "33.04", 32_768)
+    fit = run.fit(printed, Request(8192, 8000), hybrid)
+
+    assert round(Decimal(1487) / (-(-32_768 // 784) + 3), 2) == Decimal("33.04")
+    assert 1487 // 4 * 784 == 290_864
+    assert count(fit) == 1486 // (-(-8191 // 784) + 3) == 106
+    assert 290_864 // 8192 == 35
+    assert count(run.fit(printed, Request(32_768), hybrid)) == 1486 // 45 == 33
+
+
+@pytest.mark.parametrize(
+    ("tokens", "concurrency", "length", "blocks"),
+    [(260_006, "31.74", 8192, 730), (1_077_542, "4.11", 262_144, 744)],
+)
+def test_the_second_public_pair_is_one_pool_at_two_lengths(
+    tokens: int, concurrency: str, length: int, blocks: int
+) -> None:
+    """A comment of vllm#54458: block 1,600, and 17 blocks beside those of the full group. From 0.21
+    on the printed tokens are concurrency · length."""
+    hybrid = layout(term(Keeps.ALL, 1), term(Keeps.STATE, 17))
+    run = admission(
+        length=length, block=said(1600, TOKENS), plain=False, has_states=True, derived=True
+    )
+    printed = worker(tokens, concurrency, length)
+
+    assert int(blocks / (-(-length // 1600) + 17) * length) == tokens
+    longest = run.fit(printed, Request(length), hybrid)
+    assert count(longest) == (blocks - 1) // (-(-length // 1600) + 17)
+    short = tokens_of(run.fit(printed, Request(8192, 8000), hybrid))
+    assert count(run.fit(printed, Request(8192, 8000), hybrid)) == (blocks - 1) // (6 + 17)
+    assert isinstance(short, Known)
+    assert f"{blocks - 1} usable blocks" in str(short.how)
+
+
+def test_the_second_pairs_tokens_divided_are_wrong_at_the_longer_length() -> None:
+    """1,077,542 // 8,192 = 131, where 743 // 23 = 32 run."""
+    hybrid = layout(term(Keeps.ALL, 1), term(Keeps.STATE, 17))
+    run = admission(
+        length=262_144, block=said(1600, TOKENS), plain=False, has_states=True, derived=True
+    )
+    fit = run.fit(worker(1_077_542, "4.11", 262_144), Request(8192, 8000), hybrid)
+    assert (count(fit), 1_077_542 // 8192) == (32, 131)
+
+
+WINDOWS = layout(term(Keeps.ALL, 2), term(Keeps.WINDOW, 10, 256))
+
+
+def test_a_window_costs_a_whole_chunk_while_its_prompt_is_read() -> None:
+    """The real gemma3_kv8m: 511 usable blocks of 32, one full group and five of a window of 256,
+    2,048 tokens in flight. 2,900 + 100 asks for 91 + 5 · min(91, 73) = 456 blocks when let in, and
+    holds 94 + 5 · 9 = 139 later: one runs, although 511 // 139 is 3."""
+    run = of_blocks(512, 32, length=4096, plain=False, batched=said(2048, TOKENS))
+    fit = run.fit(worker(), Request(3000, 2900), WINDOWS)
+
+    asked = 91 + 5 * min(91, -(-(255 + 2048) // 32) + 1)
+    filled = -(-2901 // 32) + 5 * (-(-255 // 32) + 1)
+    assert (asked, filled, 511 // 139) == (456, 136, 3)
+    assert count(fit) == min(511 // 139, 1 + (511 - asked) // filled) == 1
+    assert fit is not None
+    assert span(fit.admitted) == (1, 1)
+
+
+def test_a_short_request_pays_its_own_length_in_a_window() -> None:
+    """900 + 100 ran five at once there: 29 + 5 · 29 asked for, 32 + 5 · 9 = 77 held."""
+    run = of_blocks(512, 32, length=4096, plain=False, batched=said(2048, TOKENS))
+    asked, filled, end = 6 * 29, 29 + 5 * 9, -(-999 // 32) + 5 * 9
+    fits = min(511 // end, 1 + (511 - asked) // filled)
+    assert count(run.fit(worker(), Request(1000, 900), WINDOWS)) == fits == 5
+
+
+@pytest.mark.parametrize("batched", [512, 1024, 2048, 8192])
+def test_more_tokens_in_flight_never_fit_more(batched: int) -> None:
+    def fits(size: int) -> tuple[int, int]:
+        run = of_blocks(512, 32, length=4096, plain=False, batched=said(size, TOKENS))
+        return span(tokens_of(run.fit(worker(), Request(3000, 2900), WINDOWS)))
+
+    assert all(more <= less for more, less in zip(fits(batched), fits(batched // 2), strict=True))
+
+
+def test_aligned_states_hold_a_second_block_for_a_step_and_leave_bounds() -> None:
+    """63 blocks of 128, one full group and three of states: 5 held, 3 more while crossing."""
+    hybrid = layout(term(Keeps.ALL, 2), term(Keeps.STATE, 6))
+    run = of_blocks(64, 128, length=2048, plain=False, has_states=True, mode="align")
+    low, high = span(tokens_of(run.fit(worker(), Request(256, 200), hybrid)))
+    assert (low, high) == (63 // (2 + 3 * 2), 63 // (2 + 3))
+
+
+def test_states_that_never_cross_a_block_are_known() -> None:
+    """40 + 20 ran fifteen at once in the real qwen3next_gdn_kv4m: 63 // (1 + 3)."""
+    hybrid = layout(term(Keeps.ALL, 2), term(Keeps.STATE, 6))
+    run = of_blocks(64, 128, length=2048, plain=False, has_states=True, mode="align")
+    assert count(run.fit(worker(), Request(60, 40), hybrid)) == 63 // 4 == 15
+
+
+@pytest.mark.parametrize("change", [{"length": None}, {"context_parallel": True}, {"draft": True}])
+def test_what_the_groups_do_not_tell_is_left_to_the_tokens(change: dict[str, Any]) -> None:
+    assert of_blocks(64, 128, **change).fit(worker(), Request(256, 200), None) is None
+
+
+def test_groups_that_nobody_tells_are_left_to_the_tokens() -> None:
+    """A hybrid without a configuration: a window or states, and how many groups is not said."""
+    run = of_blocks(64, 128, plain=False)
+    assert run.fit(worker(), Request(256, 200), None) is None
+
+
+# --- a metrics page -------------------------------------------------------
+
+
+def page(blocks: str = "512", block: str = "32", engine: str = "0", **labels: str) -> MetricSample:
+    return MetricSample(
+        id="metrics0:vllm:cache_config_info",
+        name="vllm:cache_config_info",
+        labels={"num_gpu_blocks": blocks, "block_size": block, "engine": engine, **labels},
+        value=1.0,
+    )
+
+
+def ledger() -> Ledger:
+    return Ledger(
+        framework="vllm",
+        title="vLLM",
+        status=Status.READY,
+        reached=None,
+        deployment=Deployment(),
+        workers=(worker(),),
+        admission=admission(),
+    )
+
+
+def fit_of(told: Ledger, request: Request) -> Fit | None:
+    assert told.admission is not None
+    return told.admission.fit(told.workers[0], request, None)
+
+
+def test_a_metrics_page_supplies_blocks_and_their_size() -> None:
+    assert fit_of(ledger(), Request(560, 60)) is None
+    told = with_metrics(ledger(), [page()])
+    value = tokens_of(fit_of(told, Request(560, 60)))
+
+    assert isinstance(value, Known)
+    assert value.number == 511 // -(-559 // 32)
+    assert "metrics0:vllm:cache_config_info" in value.evidence
+    assert told.deployment.page_size.interval == (32, 32)
+
+
+def test_the_block_of_attention_counts_where_a_hybrid_raised_it() -> None:
+    told = with_metrics(ledger(), [page(block="16", effective_attention_block_size="128")])
+    assert count(fit_of(told, Request(560, 60))) == 511 // -(-559 // 128)
+
+
+def test_the_least_of_several_engines_counts() -> None:
+    told = with_metrics(ledger(), [page("512"), page("500", engine="1")])
+    assert count(fit_of(told, Request(560, 60))) == 499 // -(-559 // 32)
+
+
+@pytest.mark.parametrize("blocks", ["None", "", "many"])
+def test_blocks_that_a_page_does_not_say_stay_unknown(blocks: str) -> None:
+    assert fit_of(with_metrics(ledger(), [page(blocks)]), Request(560, 60)) is None
+
+
+def test_a_page_of_another_framework_changes_nothing() -> None:
+    other = MetricSample(
+        id="metrics0:sglang:page_size", name="sglang:page_size", labels={}, value=1
+    )
+    assert with_metrics(ledger(), [other]) == ledger()
+
+
+# --- properties -----------------------------------------------------------
+
+KINDS_OF_GROUPS = st.sampled_from(
+    [
+        "1 full 16",
+        "2 full 64",
+        "1 win 32/1024",
+        "1 full 16 + 3 win 16/1024",
+        "1 full 128 + 2 win 128/512",
+        "1 full 32 + 3 chunk 32/2048",
+        "1 full 784 + 3 state 784",
+        "1 full 32 + 2 state 32 + 1 win 32/256",
+    ]
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    lag = draw(st.integers(0, 1))
+    batched = draw(st.sampled_from([64, 2048, 8192]))
+    return Plan(
+        groups=groups(draw(KINDS_OF_GROUPS)),
+        states=draw(st.integers(1, 3)),
+        in_flight=batched * (1 + lag),
+        lag=lag,
+    )
+
+
+TOKENS_OF = st.integers(1, 9000)
+
+
+def fits(plan: Plan, usable: int, prompt: int, output: int) -> tuple[int, int]:
+    least, most = plan.holds(prompt, output, CONTEXT)
+    return most.fit(usable), least.fit(usable)
+
+
+@given(plans(), st.integers(0, 5000), TOKENS_OF, st.integers(1, 5000))
+def test_the_least_is_never_above_the_most(
+    plan: Plan, usable: int, prompt: int, output: int
+) -> None:
+    low, high = fits(plan, usable, prompt, output)
+    assert 0 <= low <= high
+
+
+@given(plans(), st.integers(0, 5000), TOKENS_OF, st.integers(1, 5000), st.integers(1, 2000))
+def test_more_tokens_never_fit_more(
+    plan: Plan, usable: int, prompt: int, output: int, more: int
+) -> None:
+    few = fits(plan, usable, prompt, output)
+    for many in (
+        fits(plan, usable, prompt + more, output),
+        fits(plan, usable, prompt, output + more),
+    ):
+        assert all(less <= greater for less, greater in zip(many, few, strict=True))
+
+
+@given(plans(), st.integers(0, 5000), TOKENS_OF, st.integers(1, 5000), st.integers(1, 2000))
+def test_more_blocks_never_fit_fewer(
+    plan: Plan, usable: int, prompt: int, output: int, more: int
+) -> None:
+    few, many = fits(plan, usable, prompt, output), fits(plan, usable + more, prompt, output)
+    assert all(less <= greater for less, greater in zip(few, many, strict=True))
+
+
+@given(
+    st.integers(2, 4000),
+    st.sampled_from([16, 32, 128]),
+    st.integers(1, 4000),
+    st.integers(1, 4000),
+)
+def test_a_length_without_a_split_covers_every_split(
+    blocks: int, block: int, prompt: int, output: int
+) -> None:
+    run = of_blocks(blocks, block, plain=False, batched=said(2048, TOKENS))
+    low, high = span(tokens_of(run.fit(worker(), Request(prompt + output), WINDOWS)))
+    split_low, split_high = span(
+        tokens_of(run.fit(worker(), Request(prompt + output, prompt), WINDOWS))
+    )
+    assert low <= split_low <= split_high <= high
