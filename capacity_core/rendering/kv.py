@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from capacity_core.api.kv_report import KvReport
 from capacity_core.api.report import LayoutRow, TermRow
-from capacity_core.rendering.figures import plain_text, table, with_unit, wrapped
+from capacity_core.rendering.figures import amount_text, plain_text, table, with_unit, wrapped
 from capacity_core.rendering.json import to_plain
-from capacity_core.units import MIB
-from capacity_core.values import Known, Unknown
+from capacity_core.units import COUNT, MIB
+from capacity_core.values import Known, Unknown, Value
 
 
 def kv_json(report: KvReport) -> str:
@@ -45,13 +45,22 @@ def layout_lines(layout: LayoutRow) -> Iterator[str]:
     for name, value in sums:
         said = isinstance(value, Known) or value.at_most is not None or value.at_least is not None
         if said or value is layout.bytes_per_token:
-            how = f" = {value.how}" if isinstance(value, Known) and value.how else ""
-            yield from wrapped(f"{with_unit(value)}{how}", f"  {name:<18} ", " " * 21)
+            yield from wrapped(_with_formula(value), f"  {name:<18} ", " " * 21)
+    assuming = layout.bytes_per_token.assuming if isinstance(layout.bytes_per_token, Known) else ()
+    for why in assuming:
+        yield from wrapped(why, f"  {'assuming':<18} ", " " * 21)
     for term in layout.terms:
         for number, step in enumerate(term.steps):
             yield from wrapped(step, f"  {'' if number else term.name:<27} ", " " * 30)
     for source in dict.fromkeys(part for term in layout.terms for part in _sources(term)):
         yield from wrapped(source, "  from ", " " * 7)
+
+
+def _with_formula(value: Value) -> str:
+    if isinstance(value, Unknown):
+        return with_unit(value)
+    unit = "" if value.unit is COUNT else f" {value.unit}"
+    return f"{amount_text(value)}{unit}" + (f" = {value.how}" if value.how else "")
 
 
 def _sources(term: TermRow) -> list[str]:
@@ -87,9 +96,6 @@ def _head(report: KvReport) -> Iterator[str]:
         *([f"page {report.page_size}"] if report.page_size else []),
     ]
     yield from wrapped(" · ".join(parts), "")
-    assuming = report.kv_cache_dtype.assuming if isinstance(report.kv_cache_dtype, Known) else ()
-    for why in assuming:
-        yield from wrapped(why, "assuming ")
 
 
 def _stages(report: KvReport) -> Iterator[str]:

@@ -289,6 +289,9 @@ def _layout(report: Report) -> Iterator[str]:
     layout = report.kv_pool.layout
     if layout is None:
         return
+    if not layout.terms:
+        yield from wrapped(with_unit(layout.bytes_per_token), f"KV layout {layout.name}: ")
+        return
     yield from layout_lines(layout)
     shown, theory = report.kv_pool.bytes_per_token, layout.bytes_per_token
     if isinstance(shown, Known):

@@ -18,8 +18,9 @@ from capacity_core.api.report import LayoutRow
 from capacity_core.units import REQUESTS, SLOTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_sglang.args import Settings
+from capacity_sglang.compressed import CompressedPools
 from capacity_sglang.limits import RequestLimit
-from capacity_sglang.pools import SlidingWindowTokens
+from capacity_sglang.pools import SlidingWindowTokens, UnifiedPool
 
 _EVICTION_INTERVAL = 128
 """Tokens between two looks at what has left the window (SGLANG_SWA_EVICTION_INTERVAL)."""
@@ -139,13 +140,19 @@ def admission_of(
 ) -> SglangAdmission:
     """What a run says of the way in."""
     limit = run.last_of(RequestLimit)
-    said = run.last_of(SlidingWindowTokens)
+    pool: Value = Unknown(why="the window's pool is not printed", unit=TOKENS)
+    hybrid, compressed = run.last_of(SlidingWindowTokens), run.last_of(CompressedPools)
+    if hybrid is not None:
+        pool = hybrid.value("swa_tokens")
+    elif compressed is not None:
+        pool = compressed.value("swa")
+    # A unified pool has no pages of windows: rings of requests, or one buffer for all.
+    unified = isinstance(kv.sizing_mode, Known) and kv.sizing_mode.amount in ("unified", "ring")
+    apart = isinstance(pool, Known) and not unified and not run.has(UnifiedPool)
     return SglangAdmission(
         page=deployment.page_size,
-        window_tokens=Unknown(why="the window's pool is not printed", unit=TOKENS)
-        if said is None
-        else said.value("swa_tokens"),
-        windows=said is not None and kv.token_use is TokenUse.UPPER_LIMIT,
+        window_tokens=pool,
+        windows=apart and kv.token_use is TokenUse.UPPER_LIMIT,
         chunk=deployment.chunked_prefill_size,
         cached=_not(settings, "disable_radix_cache"),
         ahead=_not(settings, "disable_overlap_schedule"),

@@ -1,0 +1,338 @@
+"""How many requests SGLang's pools take: the full pool, the window's, and slots of states.
+
+Rules and the figures of one request's share of a window's pool are those of 0.5.23
+(srt/managers/schedule_policy.py, srt/mem_cache/common.py:76, kv_cache_configurator.py:3062); the
+latter were had by simulating that code's eviction by hand for the cases named.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capacity_core.api.admission import Fit, MetricSample, Request
+from capacity_core.api.kv_layouts import Keeps
+from capacity_core.api.ledger import Deployment, Ledger, Status, WorkerFacts
+from capacity_core.api.report import LayoutRow, TermRow
+from capacity_core.units import BYTES_PER_TOKEN, SLOTS, TOKENS, Unit
+from capacity_core.values import Known, Origin, Unknown, Value, known
+from capacity_sglang.admission import SglangAdmission
+from capacity_sglang.metrics import with_metrics
+
+UNSAID = Unknown(why="not printed", unit=TOKENS)
+NO_SLOTS = Unknown(why="not printed", unit=SLOTS)
+
+
+def said(amount: int, unit: Unit = TOKENS, line: int = 1) -> Known:
+    return known(Decimal(amount), unit, Origin.PRINTED, how="a line", evidence=(f"log0:{line}",))
+
+
+def admission(**more: Any) -> SglangAdmission:
+    """A hybrid's pools of 100,000 and 20,000 tokens in pages of 1, with what a test says."""
+    hybrid: dict[str, Any] = {
+        "page": said(1),
+        "window_tokens": said(20_000, line=2),
+        "windows": True,
+        "chunk": said(2048),
+        "cached": True,
+        "ahead": True,
+        "slots_each": NO_SLOTS,
+        "draft": False,
+    }
+    return SglangAdmission(**(hybrid | more))
+
+
+def worker(tokens: int | None = 100_000, slots: int | None = None) -> WorkerFacts:
+    return WorkerFacts(
+        dp=0,
+        tokens=UNSAID if tokens is None else said(tokens),
+        state_slots=None if slots is None else said(slots, SLOTS, line=3),
+    )
+
+
+def layout(window: int | None = 1024) -> LayoutRow:
+    """A model with full layers and such a window; only the window counts here."""
+    nothing = Unknown(why="not needed here", unit=BYTES_PER_TOKEN)
+    size = None if window is None else known(window, TOKENS, Origin.THEORETICAL, how="config")
+    term = TermRow(
+        name="window",
+        layers=5,
+        keeps=Keeps.WINDOW,
+        bytes_per_token=nothing,
+        window_tokens=size,
+        fixed_bytes_per_request=None,
+        formula=None,
+        source=None,
+    )
+    return LayoutRow(
+        name="made-up",
+        family=None,
+        source=None,
+        formula=None,
+        dtype=Unknown(why="not needed here"),
+        terms=(term,),
+        bytes_per_token=nothing,
+        window_bytes_per_token=nothing,
+        window_tokens=UNSAID if size is None else size,
+        fixed_bytes_per_request=nothing,
+        replication=nothing,
+        pool_bytes_per_token=nothing,
+    )
+
+
+def span(value: Value | None) -> tuple[int, int]:
+    """Both bounds, equal where the count is known."""
+    assert value is not None
+    low, high = value.interval
+    assert low is not None
+    assert high is not None
+    return int(low), int(high)
+
+
+def tokens_of(fit: Fit | None) -> Value:
+    assert fit is not None
+    assert fit.tokens is not None
+    return fit.tokens
+
+
+def by_pools(request: Request, window: int | None = 1024, **more: Any) -> tuple[int, int]:
+    full = more.pop("full", 100_000)
+    return span(tokens_of(admission(**more).fit(worker(full), request, layout(window))))
+
+
+# --- both pools -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "page", "cached", "held"),
+    [(128, 256, True, 1024), (128, 256, False, 512), (1024, 1, True, 2178), (1024, 1, False, 1154)],
+)
+@pytest.mark.parametrize("pool", [9_984, 40_960, 100_096])
+def test_the_windows_pool_limits_where_it_is_small(
+    window: int, page: int, cached: bool, held: int, pool: int
+) -> None:
+    """8,000 + 1,200: a request holds so many tokens of the window's pool, beside two chunks of
+    2,048 and a page that prefill meanwhile: (pool - 4,096 - page) // held."""
+    low, high = by_pools(
+        Request(9200, 8000),
+        window,
+        page=said(page),
+        cached=cached,
+        window_tokens=said(pool),
+        full=10_000_128,
+    )
+    assert low <= (pool - 2 * 2048 - page) // held <= high
+    assert high <= pool // window
+    assert low > 0 or pool < 10_000
+
+
+def test_the_full_pool_limits_where_it_is_small() -> None:
+    """20,000 // 5,000 = 4, and a window's pool of a million takes hundreds."""
+    assert by_pools(Request(5000, 4000), full=20_000, window_tokens=said(1_000_000)) == (4, 4)
+
+
+def test_the_lesser_of_both_pools_is_the_bound() -> None:
+    """100,000 // 5,000 = 20 by the full pool; 20,000 // 1,024 = 19 windows at most."""
+    low, high = by_pools(Request(5000, 4000))
+    assert high == min(100_000 // 5000, 20_000 // 1024) == 19
+    assert low < high
+
+
+def test_a_request_shorter_than_its_window_holds_itself_alone() -> None:
+    """100 tokens: 20,000 // 100 = 200 at most, less what prefills at the time."""
+    low, high = by_pools(Request(100, 60))
+    assert high == 20_000 // 100
+    assert 0 < low <= high
+
+
+def test_tokens_are_taken_in_whole_pages() -> None:
+    """5,001 tokens are 79 pages of 64 = 5,056: 100,000 // 5,056 = 19, not 100,000 // 5,001."""
+    assert (-(-5001 // 64) * 64, 50_560 // 5056, 50_560 // 5001) == (5056, 10, 10)
+    huge = said(1_000_000_000)
+    assert by_pools(Request(5001, 4000), page=said(64), full=50_559, window_tokens=huge) == (9, 9)
+    assert by_pools(Request(5001, 4000), page=said(64), full=50_560, window_tokens=huge) == (10, 10)
+
+
+def test_a_pool_too_small_for_what_prefills_may_take_none() -> None:
+    """3,000 tokens, of which two chunks of 2,048 may be in flight: at least none, at most two."""
+    assert by_pools(Request(5000, 4000), window_tokens=said(3000)) == (0, 3000 // 1024)
+
+
+def test_scheduling_a_step_ahead_prefills_two_chunks_at_once() -> None:
+    ahead = by_pools(Request(9200, 8000), window_tokens=said(60_000), ahead=True, full=10_000_000)
+    alone = by_pools(Request(9200, 8000), window_tokens=said(60_000), ahead=False, full=10_000_000)
+    unsaid = by_pools(Request(9200, 8000), window_tokens=said(60_000), ahead=None, full=10_000_000)
+    assert ahead[0] <= alone[0]
+    assert unsaid[0] == ahead[0]  # the worse of the two while it is not said
+
+
+def test_bounds_cite_both_pools_and_say_what_leaves_them_open() -> None:
+    value = tokens_of(admission().fit(worker(), Request(5000, 4000), layout()))
+    assert isinstance(value, Unknown)
+    assert value.why
+    assert {"log0:1", "log0:2"} <= set(value.evidence)
+
+
+# --- what is not known stays unknown --------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"page": UNSAID},
+        {"window_tokens": UNSAID},
+        {"draft": True},
+        {"windows": False},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_without_one_of_the_sizes_nothing_is_added_to_the_tokens(more: dict[str, Any]) -> None:
+    assert admission(**more).fit(worker(), Request(5000, 4000), layout()) is None
+
+
+def test_without_a_configuration_or_its_window_nothing_is_added() -> None:
+    assert admission().fit(worker(), Request(5000, 4000), None) is None
+    assert admission().fit(worker(), Request(5000, 4000), layout(None)) is None
+
+
+def test_a_pool_that_is_not_printed_gives_no_count() -> None:
+    assert admission().fit(worker(None), Request(5000, 4000), layout()) is None
+
+
+def test_an_unsaid_split_never_promises_more_than_a_said_one() -> None:
+    unsaid = by_pools(Request(9200))
+    for prompt in (1, 1000, 8000, 9199):
+        split = by_pools(Request(9200, prompt))
+        assert unsaid[0] <= split[0] <= split[1] <= unsaid[1]
+
+
+# --- states ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("each", "fits"), [(1, 361), (3, 120), (4, 90), (5, 72)])
+def test_states_are_slots_over_those_of_a_request(each: int, fits: int) -> None:
+    """361 slots: 361, 120, 90 and 72 requests."""
+    plain = admission(windows=False, slots_each=said(each, SLOTS, line=4))
+    fit = plain.fit(worker(slots=361), Request(5000), None)
+    assert fit is not None
+    assert fit.tokens is None
+    assert span(fit.state) == (fits, fits)
+    assert fit.state is not None
+    assert {"log0:3", "log0:4"} <= set(fit.state.evidence)
+
+
+def test_slots_of_an_unprinted_strategy_are_a_bound() -> None:
+    """A request takes one slot or more."""
+    fit = admission(windows=False).fit(worker(slots=361), Request(5000), None)
+    assert fit is not None
+    assert isinstance(fit.state, Unknown)
+    assert fit.state.why
+    assert (fit.state.at_least, fit.state.at_most) == (None, 361)
+
+
+def test_what_the_number_of_slots_assumes_is_kept() -> None:
+    each = said(5, SLOTS).assume("a variable is not set")
+    fit = admission(windows=False, slots_each=each).fit(worker(slots=361), Request(5000), None)
+    assert fit is not None
+    assert isinstance(fit.state, Known)
+    assert fit.state.assuming == ("a variable is not set",)
+
+
+def test_a_model_without_states_has_no_limit_by_them() -> None:
+    fit = admission(slots_each=said(3, SLOTS)).fit(worker(), Request(5000, 4000), layout())
+    assert fit is not None
+    assert fit.state is None
+
+
+# --- a metrics page -------------------------------------------------------
+
+
+def gauge(name: str, value: float, rank: str = "0") -> MetricSample:
+    return MetricSample(
+        id=f"metrics0:sglang:{name}", name=f"sglang:{name}", labels={"tp_rank": rank}, value=value
+    )
+
+
+def ledger(**more: Any) -> Ledger:
+    fields: dict[str, Any] = {
+        "framework": "sglang",
+        "title": "SGLang",
+        "status": Status.READY,
+        "reached": None,
+        "deployment": Deployment(),
+        "workers": (worker(None),),
+        "admission": admission(page=UNSAID, window_tokens=UNSAID, windows=False),
+    }
+    return Ledger(**(fields | more))
+
+
+def test_gauges_supply_pages_and_both_pools() -> None:
+    told = with_metrics(
+        ledger(),
+        [
+            gauge("page_size", 1),
+            gauge("max_total_num_tokens", 100_000),
+            gauge("max_total_num_tokens_swa", 20_000),
+        ],
+    )
+    assert told.admission is not None
+    fit = told.admission.fit(told.workers[0], Request(5000, 4000), layout())
+    value = tokens_of(fit)
+    assert span(value)[1] == 20_000 // 1024
+    assert "metrics0:sglang:max_total_num_tokens_swa" in value.evidence
+
+
+def test_a_log_comes_before_a_metrics_page() -> None:
+    told = with_metrics(ledger(workers=(worker(90_000),)), [gauge("max_total_num_tokens", 100_000)])
+    assert told.workers[0].tokens.interval == (90_000, 90_000)
+
+
+def test_the_least_of_several_ranks_counts() -> None:
+    samples = [gauge("max_total_num_tokens", 100_000), gauge("max_total_num_tokens", 99_000, "1")]
+    assert with_metrics(ledger(), samples).workers[0].tokens.interval == (99_000, 99_000)
+
+
+def test_a_page_of_another_framework_changes_nothing() -> None:
+    other = MetricSample(id="metrics0:vllm:x", name="vllm:x", labels={}, value=1.0)
+    assert with_metrics(ledger(), [other]) == ledger()
+
+
+# --- properties -----------------------------------------------------------
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> SglangAdmission:
+    return admission(
+        page=said(draw(st.sampled_from([1, 16, 64, 256]))),
+        window_tokens=said(draw(st.integers(1, 60_000))),
+        chunk=draw(st.sampled_from([UNSAID, said(512), said(8192)])),
+        cached=draw(st.sampled_from([True, False, None])),
+        ahead=draw(st.sampled_from([True, False, None])),
+    )
+
+
+@given(runs(), st.integers(1, 8000), st.integers(1, 4000), st.integers(1, 4000))
+def test_more_output_never_fits_more_and_the_least_is_below_the_most(
+    run: SglangAdmission, prompt: int, output: int, more: int
+) -> None:
+    few = span(tokens_of(run.fit(worker(), Request(prompt + output, prompt), layout())))
+    many = span(tokens_of(run.fit(worker(), Request(prompt + output + more, prompt), layout())))
+    assert 0 <= few[0] <= few[1]
+    assert all(less <= greater for less, greater in zip(many, few, strict=True))
+
+
+@given(runs(), st.integers(1, 8000), st.integers(1, 4000), st.integers(1, 50_000))
+def test_a_larger_windows_pool_never_fits_fewer(
+    run: SglangAdmission, prompt: int, output: int, more: int
+) -> None:
+    assert isinstance(run.window_tokens, Known)
+    larger = attrs.evolve(run, window_tokens=said(int(run.window_tokens.number) + more))
+    request = Request(prompt + output, prompt)
+    few = span(tokens_of(run.fit(worker(), request, layout())))
+    many = span(tokens_of(larger.fit(worker(), request, layout())))
+    assert all(less <= greater for less, greater in zip(few, many, strict=True))
