@@ -68,9 +68,41 @@ class CapacitySpecs:
     def capacity_kv_layouts(self) -> tuple[KVLayout, ...]:
         """How families of models store KV. Since version 1. Example::
 
+        class Ring:
+            name = "acme-ring"
+
+            def applies(self, config: ModelConfig) -> bool:
+                return config.get("model_type") == "acme_ring"
+
+            def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
+                layers = len(serving.placement.layers(config["num_hidden_layers"]))
+                cost = known(
+                    layers * 640,
+                    BYTES_PER_TOKEN,
+                    Origin.THEORETICAL,
+                    how=f"{layers} layers * 640 B",
+                    evidence=("config0:num_hidden_layers",),
+                )
+                ring = CacheTerm(
+                    name="ring",
+                    layers=layers,
+                    keeps=Keeps.WINDOW,
+                    bytes_per_token=cost,
+                    window_tokens=known(512, TOKENS, Origin.THEORETICAL, how="ring of 512"),
+                    source="acme 2.0 acme/ring.py",
+                )
+                copies = known(1, COUNT, Origin.THEORETICAL, how="each rank its own")
+                return LayoutReading(
+                    family="ring",
+                    terms=(ring,),
+                    replication=copies,
+                    formula="layers * 640 B",
+                    source="acme 2.0 acme/ring.py",
+                )
+
         @hookimpl
         def capacity_kv_layouts() -> tuple[KVLayout, ...]:
-            return (GroupedQuery(),)
+            return (Ring(),)
         """
         raise NotImplementedError
 

@@ -29,9 +29,9 @@ plugin knows."""
 class Placement:
     """Where the layers and heads of one rank lie.
 
-    `tensor` is the whole tensor-parallel size, which divides query heads and states;
-    `attention_tensor` the one that divides KV heads (tp // attention-DP // context-parallel);
-    `context` the number of ranks that share a request's tokens; `pipeline` the number of stages and
+    `attention_tensor` is the tensor-parallel size that divides KV heads (tp // attention-DP //
+    context-parallel); `context` the number of ranks that share a request's tokens, and that divide
+    query heads and states as well; `pipeline` the number of stages and
     `stage` this rank's, of which the layers are a contiguous slice, cut by `split`.
     """
 
@@ -40,6 +40,11 @@ class Placement:
     pipeline: int = 1
     stage: int = 0
     split: LayerSplit | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The ranks among which query heads and states are shared out."""
+        return self.attention_tensor * self.context
 
     def layers(self, count: int) -> range:
         """This stage's slice of `count` layers.

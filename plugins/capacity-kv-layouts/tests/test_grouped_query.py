@@ -182,7 +182,7 @@ def test_what_is_no_number_of_heads_is_refused_by_name(field: str, wrong: object
     "field", ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size"]
 )
 def test_absent_and_null_fields_are_refused_by_name(field: str) -> None:
-    null, absent = model(**{field: None}), model()
+    null, absent = model(**{field: None}), model(model_type="qwen3")
     del absent[field]
     assert LAYOUT.applies(null)
     assert LAYOUT.applies(absent)

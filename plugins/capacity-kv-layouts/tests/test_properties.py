@@ -200,7 +200,9 @@ def reading_of(config: Config, framework: str, **served: Any) -> LayoutReading |
     """The reading, or None of a model that the engine does not serve."""
     try:
         return read(config, framework, **served)
-    except LayoutError:
+    except LayoutError as error:
+        if "shared out evenly" in str(error) or "share" in str(error):
+            return None  # ranks that do not divide what they share
         with pytest.raises(LayoutError):  # not for this placement: for none
             read(config, framework)
         return None

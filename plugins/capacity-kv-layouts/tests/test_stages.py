@@ -246,10 +246,13 @@ def test_ranks_share_the_tokens_of_heads() -> None:
 
 
 def test_each_rank_keeps_every_window_and_state_whole() -> None:
-    # vLLM 0.33.0 vllm/v1/kv_cache_interface.py:937: what leaves a window is not shared out.
-    assert per_token(read(windows("W", "A"), "vllm", context=2), Keeps.WINDOW) == 2 * HEAD
-    assert per_token(read(windows("W", "A"), "vllm", context=2)) == 2 * HEAD / 2
-    assert state(read(delta(), "sglang", context=2)) == 6 * ONE_STATE
+    # vLLM 0.33.0 vllm/v1/kv_cache_interface.py:937: what leaves a window is not shared out. It
+    # shares tokens only among ranks that hold the same head (config/model.py:1579).
+    one = windows("W", "A") | {"num_key_value_heads": 1}
+    assert per_token(read(one, "vllm", context=2), Keeps.WINDOW) == HEAD
+    assert per_token(read(one, "vllm", context=2)) == HEAD / 2
+    # States are shared out among all ranks, as query heads are.
+    assert state(read(delta(), "sglang", context=2)) == 6 * ONE_STATE / 2
 
 
 def test_the_figure_says_that_tokens_are_shared() -> None:

@@ -477,7 +477,6 @@ def test_the_engine_must_be_named() -> None:
     [
         {"layer_types": ["full_attention"] * 3},
         {"sliding_window": True},
-        {"sliding_window": -1},
         {"sliding_window": 128.5},
         {"sliding_window_pattern": -2, "layer_types": None},
         {"sliding_window_pattern": 1.5, "layer_types": None},

@@ -8,8 +8,10 @@ from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
-from capacity_kv_layouts.config_fields import count, whole
+from capacity_kv_layouts.config_fields import count, layer_count, one_framework, whole
+from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import LAYERS, head_dims, kv_cache, query_heads, shared_out
+from capacity_kv_layouts.latent import has_latent
 from capacity_kv_layouts.layers import assemble
 
 SOURCE = (
@@ -28,7 +30,13 @@ class ByBlock:
 
     def applies(self, config: ModelConfig) -> bool:
         """Whether there are blocks, which only this family has."""
-        return isinstance(config.get("block_configs"), list)
+        rest = {name: field for name, field in config.items() if name != "block_configs"}
+        return (
+            isinstance(config.get("block_configs"), list)
+            and bool(config["block_configs"])
+            and not has_latent(config)
+            and keeps_every_token(rest)
+        )
 
     def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
         """Bytes per token of one rank.
@@ -37,15 +45,16 @@ class ByBlock:
         a way that the engine refuses.
         """
         heads = query_heads(config, serving.placement)
-        layers = whole(count(config, *LAYERS))
-        blocks = config["block_configs"]
+        counted = layer_count(config, *LAYERS)
+        layers = whole(counted)
+        blocks = config.get("block_configs")
         if not isinstance(blocks, list) or len(blocks) < layers:
             raise LayoutError(f"block_configs has no entry for each of the {layers} layers")
         by_layer = [_kv_heads(block, heads) for block in blocks[:layers]]
         named = [each for each in by_layer if each is not None]
         if not named:
             raise LayoutError("block_configs has no layer with attention")
-        if serving.framework == "sglang":
+        if one_framework(serving, "layers without attention") == "sglang":
             if len({each.number for each in named}) > 1:
                 raise LayoutError("SGLang refuses KV heads that differ by layer (VGQA)")
             by_layer = [named[0]] * layers
@@ -58,6 +67,7 @@ class ByBlock:
                 for each in by_layer
             ],
             serving,
+            counted=counted.evidence,
             replication=shared_out(widest, serving.placement)[1],
             formula="sum over attention layers of max(1, query heads // n_heads_in_group // "
             "attention_tensor) * 2 * head_dim * dtype_bytes",
@@ -71,7 +81,7 @@ def _kv_heads(block: object, heads: Known) -> Known | None:
         raise LayoutError("a block of block_configs says nothing of attention")
     if attention.get("no_op") or attention.get("replace_with_linear"):
         return None
-    group = whole(count(attention, "n_heads_in_group"))
+    group = whole(count(attention, "n_heads_in_group", inside="block_configs"))
     if whole(heads) % group:
         raise LayoutError(f"{heads.number} query heads do not divide into groups of {group}")
     return known(

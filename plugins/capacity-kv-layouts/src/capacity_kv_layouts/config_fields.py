@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from capacity_core.api.kv_layouts import ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
@@ -13,8 +15,31 @@ def given(config: ModelConfig, *names: str) -> bool:
     return any(config.get(name) is not None for name in names)
 
 
-def count(config: ModelConfig, *names: str) -> Known:
+_MOST_LAYERS = 10_000
+
+
+def layer_count(config: ModelConfig, *names: str) -> Known:
+    """The number of layers.
+
+    Raises LayoutError as `count` does, and for a number that no model has.
+    """
+    layers = count(config, *names)
+    if layers.number > _MOST_LAYERS:
+        raise LayoutError(f"{layers.name} is {layers.number}, more layers than a model has")
+    return layers
+
+
+def section(config: ModelConfig, name: str) -> Mapping[str, object]:
+    """A nested part of the configuration. Raises LayoutError when it is absent or no mapping."""
+    nested = config.get(name)
+    if not isinstance(nested, dict):
+        raise LayoutError(f"the configuration has no {name}")
+    return nested
+
+
+def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
     """The first of `names`, which mean the same, that is given: a whole number of at least 1.
+    `inside` is the section that `config` is.
 
     Raises LayoutError, naming the field, when all are absent or null, or when it is no such number.
     """
@@ -32,7 +57,8 @@ def count(config: ModelConfig, *names: str) -> Known:
             f"{name} is {repr(number)[:60]} in the configuration, "
             "which is not a whole number of at least 1"
         )
-    return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{name}",))
+    path = name if inside is None else f"{inside}.{name}"
+    return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{path}",))
 
 
 def whole(value: Known) -> int:

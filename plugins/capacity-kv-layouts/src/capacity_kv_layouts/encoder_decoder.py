@@ -15,7 +15,7 @@ from capacity_core.api.kv_layouts import (
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_REQUEST
 from capacity_core.values import Known, Unknown
-from capacity_kv_layouts.config_fields import count, given, one_framework, whole
+from capacity_kv_layouts.config_fields import count, given, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -27,6 +27,7 @@ from capacity_kv_layouts.heads import (
     query_heads,
     shared_out,
 )
+from capacity_kv_layouts.latent import has_latent
 from capacity_kv_layouts.layers import Cache, amount, assemble
 
 _SPEECH_SOURCE = (
@@ -53,15 +54,10 @@ class EncoderDecoder:
         Raises LayoutError when a field is absent or null, and when no framework is named.
         """
         framework = one_framework(serving, "an encoder's tokens")
-        decoder, encoder = count(config, "decoder_layers"), count(config, "encoder_layers")
-        heads = count(config, "decoder_attention_heads")
-        named = {
-            **config,
-            "num_attention_heads": whole(heads),
-            "hidden_size": config.get("d_model"),
-        }
-        query_heads(named, serving.placement)
-        own = kv_cache("keys and values", heads, head_dims(named, heads), serving)
+        decoder = layer_count(config, "decoder_layers")
+        encoder = layer_count(config, "encoder_layers")
+        heads = query_heads(config, serving.placement, ("decoder_attention_heads",))
+        own = kv_cache("keys and values", heads, head_dims(config, heads, ("d_model",)), serving)
         own = attrs.evolve(own, source=_SPEECH_SOURCE)
         caches: tuple[Cache, ...] = (own,)
         layers = whole(encoder) + 2 * whole(decoder)
@@ -71,6 +67,7 @@ class EncoderDecoder:
             "encoder-decoder",
             [caches] * layers,
             serving,
+            counted=(*decoder.evidence, *encoder.evidence),
             replication=shared_out(heads, serving.placement)[1],
             formula="decoder layers * 2 * heads * head_dim * dtype_bytes, and the same for each "
             "token of the encoder",
@@ -106,7 +103,11 @@ class CrossAttention:
     def applies(self, config: ModelConfig) -> bool:
         """Whether layers of cross attention are all that the file says beside full KV."""
         rest = {name: field for name, field in config.items() if name != "cross_attention_layers"}
-        return bool(config.get("cross_attention_layers")) and keeps_every_token(rest)
+        return (
+            bool(config.get("cross_attention_layers"))
+            and not has_latent(config)
+            and keeps_every_token(rest)
+        )
 
     def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
         """Bytes per token of one rank, the image's tokens included.
@@ -117,10 +118,12 @@ class CrossAttention:
             raise LayoutError("vLLM has not served cross attention of this kind since 0.10.2")
         heads, kv_heads = query_heads(config, serving.placement), kv_heads_of(config)
         cache = kv_cache("keys and values", kv_heads, head_dims(config, heads), serving)
+        layers = layer_count(config, *LAYERS)
         return assemble(
             f"{family_of(heads, kv_heads)} with cross attention",
-            [(cache,)] * whole(count(config, *LAYERS)),
+            [(cache,)] * whole(layers),
             serving,
+            counted=layers.evidence,
             replication=shared_out(kv_heads, serving.placement)[1],
             formula="layers, those of cross attention included, * max(1, kv_heads // "
             "attention_tensor) * (head_dim + v_head_dim) * dtype_bytes",

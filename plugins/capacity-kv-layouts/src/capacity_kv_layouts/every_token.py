@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from capacity_core.api.kv_layouts import ModelConfig
 
 # They vary the feed-forward part, the position encoding or a vision tower, which keep no KV.
-_NO_ATTENTION = re.compile(r"moe|expert|mlp|ffn|sparse_step|rope|norm|vision|visual|image|audio")
+_NO_ATTENTION = re.compile(
+    r"moe|expert|mlp|ffn|sparse_step|rope|norm|vision|visual|image|audio|activation|sparsity"
+)
 
 _WINDOW = re.compile(r"window|sliding")
 
@@ -27,9 +29,9 @@ _OTHER_CACHE = re.compile(
     # linear attention
     | ^linear_ | linear_att | lightning | delta_net | ^kda_ | ^full_att
     # compressed or indexed
-    | ^compress | ^index(er)?_ | ^(use_)?sparse_ | blocksparse | ^nsa_ | ^moba_
+    | ^compress_ | ^index(er)?_ | ^(use_)?sparse_ | blocksparse | ^nsa_ | ^moba_
     # shared by layers
-    | kv_shared | shared_kv | share_kv | kv_source | cla$ | ^cla_ | k_eq_v
+    | kv_shared | shared_kv | share_kv | kv_source | k_eq_v
     # keys of another sequence
     | (en|de)coder_layers$ | is_encoder_decoder | cross_att
     # heads that differ by layer, layers told apart by a rule, layers that run several times
@@ -40,6 +42,9 @@ _OTHER_CACHE = re.compile(
     re.VERBOSE,
 )
 
+# Every first layer is every layer. (Neither engine shares layers for `use_cla`: Hunyuan.)
+_OFF_AT_ONE = ("full_attn_mod", "global_attn_every_n", "global_attn_every_n_layers")
+
 _LAYERS = re.compile(r"layer|block")
 
 
@@ -49,7 +54,9 @@ def keeps_every_token(config: ModelConfig) -> bool:
 
 
 def _tells_otherwise(name: str, field: object, config: ModelConfig) -> bool:
-    if not field:  # null, false, 0 and empty switch a feature off
+    if not field or field == -1:  # null, false, 0, empty and -1 switch a feature off
+        return False
+    if name in _OFF_AT_ONE and field == 1:
         return False
     if name == "layer_types":
         return not _all(field, "full_attention")
@@ -58,7 +65,8 @@ def _tells_otherwise(name: str, field: object, config: ModelConfig) -> bool:
     if name == "cache_implementation":
         return field in ("hybrid", "sliding_window")
     if _WINDOW.search(name):
-        return config.get("use_sliding_window") is not False and name != "max_window_layers"
+        off = config.get("use_sliding_window") is False or config.get("model_type") == "qwen2_moe"
+        return not off and name != "max_window_layers"
     if _NO_ATTENTION.search(name):
         return False
     return bool(_OTHER_CACHE.search(name)) or _varies(name, field, config)

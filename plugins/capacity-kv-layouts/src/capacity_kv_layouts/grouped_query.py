@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
-from capacity_kv_layouts.config_fields import count, whole
+from capacity_kv_layouts.config_fields import layer_count, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     KV_HEADS,
@@ -50,12 +50,13 @@ class GroupedQuery:
         """
         heads, kv_heads = query_heads(config, serving.placement), kv_heads_of(config)
         _, replication = shared_out(kv_heads, serving.placement)
-        layers = whole(count(config, *LAYERS))
+        layers = layer_count(config, *LAYERS)
         cache = kv_cache("keys and values", kv_heads, head_dims(config, heads), serving)
         return assemble(
             family_of(heads, kv_heads),
-            [(cache,)] * layers,
+            [(cache,)] * whole(layers),
             serving,
+            counted=layers.evidence,
             replication=replication,
             formula="layers * max(1, kv_heads // attention_tensor) * (head_dim + v_head_dim)"
             " * dtype_bytes",

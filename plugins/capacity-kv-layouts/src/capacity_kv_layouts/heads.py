@@ -12,8 +12,8 @@ from capacity_kv_layouts.config_fields import cited, count, given, whole
 from capacity_kv_layouts.formats import head_of
 from capacity_kv_layouts.layers import Cache, amount, type_unknown
 
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-QUERY_HEADS = ("num_attention_heads", "n_head")
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads")
 KV_HEADS = (  # the engines' order: Falcon, ChatGLM, Step-3 have names of their own
     "n_head_kv",
     "num_kv_heads",
@@ -21,8 +21,27 @@ KV_HEADS = (  # the engines' order: Falcon, ChatGLM, Step-3 have names of their 
     "multi_query_group_num",
     "num_attention_groups",
 )
-_HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
-_HIDDEN = ("hidden_size", "n_embd")
+_HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+# Their classes take the query heads where the file has no KV heads (transformers 5.24.0).
+_AS_MANY = (
+    "gpt2",
+    "gptj",
+    "gpt_neox",
+    "bloom",
+    "opt",
+    "codegen",
+    "mpt",
+    "llama",
+    "phi",
+    "persimmon",
+    "baichuan",
+    "internlm",
+    "qwen",
+    "olmo",
+    "cohere",
+)
+_ONE_DIM = ("nvfp4", "fp4_mx_block16")
 
 SOURCE = (
     "SGLang 0.5.23 srt/model_executor/pool_configurator.py `_compute_cell_size`; "
@@ -45,7 +64,11 @@ def kv_cache(
     Raises LayoutError when neither of KV heads and attention_tensor divides the other.
     """
     held, _ = shared_out(kv_heads, serving.placement)
+    _refuse_context(kv_heads, serving)
     key, value = dims
+    # SGLang sizes both sides by the key (fp4_kv_cache_quant_method.py:744).
+    if serving.framework == "sglang" and serving.dtype in _ONE_DIM:
+        value = key
     head = head_of(serving.dtype, whole(key), whole(value))
     return Cache(
         name=name,
@@ -65,13 +88,27 @@ def kv_cache(
     )
 
 
-def query_heads(config: ModelConfig, placement: Placement) -> Known:
+def _refuse_context(kv_heads: Known, serving: Serving) -> None:
+    """vLLM shares tokens only among ranks that hold the same head (config/model.py:1579)."""
+    placement = serving.placement
+    copies = placement.ranks // whole(kv_heads)
+    if serving.framework == "vllm" and placement.context > max(1, copies):
+        raise LayoutError(
+            f"vLLM shares a request's tokens only among ranks that hold the same KV head: "
+            f"{placement.context} context-parallel ranks, {copies} hold each of "
+            f"{kv_heads.number} heads"
+        )
+
+
+def query_heads(
+    config: ModelConfig, placement: Placement, names: tuple[str, ...] = QUERY_HEADS
+) -> Known:
     """The query heads, which tensor parallel must divide.
 
     Raises LayoutError when it does not.
     """
-    heads = count(config, *QUERY_HEADS)
-    ranks = placement.attention_tensor
+    heads = count(config, *names)
+    ranks = placement.ranks
     if whole(heads) % ranks:
         raise LayoutError(
             f"{heads.number} {heads.name} cannot be shared out evenly among {ranks} "
@@ -91,8 +128,10 @@ def kv_heads_of(config: ModelConfig) -> Known:
         )
     nested = config.get("attn_config")  # DBRX, MPT
     if isinstance(nested, dict) and nested.get("kv_n_heads") is not None:
-        return count(nested, "kv_n_heads")
+        return count(nested, "kv_n_heads", inside="attn_config")
     if not any(name in config for name in KV_HEADS):
+        if config.get("model_type") in _AS_MANY:
+            return count(config, *QUERY_HEADS)
         raise LayoutError(
             "the configuration has no num_key_value_heads, for which engines take the default of "
             "the model's class; add the field (for multi-head attention: num_attention_heads)"
@@ -130,12 +169,14 @@ def shared_out(kv_heads: Known, placement: Placement) -> tuple[Known, Known]:
     return per_rank, replication
 
 
-def head_dims(config: ModelConfig, heads: Known) -> tuple[Known, Known]:
+def head_dims(
+    config: ModelConfig, heads: Known, hidden_names: tuple[str, ...] = _HIDDEN
+) -> tuple[Known, Known]:
     """Elements of one head's key and of its value, which is as long unless the file says more."""
     if given(config, *_HEAD_DIM):
         key = count(config, *_HEAD_DIM)
     else:
-        hidden = count(config, *_HIDDEN)
+        hidden = count(config, *hidden_names)
         if whole(hidden) < whole(heads):
             raise LayoutError(
                 f"{hidden.name} {hidden.number} is less than {heads.name} "

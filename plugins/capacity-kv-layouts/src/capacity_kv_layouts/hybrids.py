@@ -8,7 +8,7 @@ and which attention they have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -17,10 +17,33 @@ from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
 from capacity_kv_layouts import states
-from capacity_kv_layouts.config_fields import count, given, one_framework, whole
+from capacity_kv_layouts.config_fields import (
+    count,
+    given,
+    layer_count,
+    one_framework,
+    section,
+    whole,
+)
 from capacity_kv_layouts.heads import head_dims, kv_cache, kv_heads_of, query_heads, shared_out
 from capacity_kv_layouts.latent import latent_cache, one_latent
 from capacity_kv_layouts.layers import Cache, assemble
+
+_KDA = "linear_attn_config"
+_TELLING = (
+    "num_hidden_layers",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "layer_types",
+    "full_attention_interval",
+    "attn_layer_period",
+    "attn_layer_offset",
+    "attn_layer_indices",
+    "full_attn_idxs",
+    "attn_type_list",
+    "layer_group_size",
+    _KDA,
+)
 
 ATTENTION, STATE, BOTH, NEITHER = "attention", "state", "both", "neither"
 
@@ -54,7 +77,8 @@ class Hybrid:
     def applies(self, config: ModelConfig) -> bool:
         """Whether the model type is one of `_FAMILIES` and its file tells the layers apart."""
         family = _family(config)
-        if family is None or config.get("sliding_window"):
+        windowed = config.get("sliding_window") and config.get("use_sliding_window") is not False
+        if family is None or windowed:
             return False
         return family.name != "lightning" or bool(
             config.get("attn_type_list") or config.get("layer_group_size")
@@ -76,6 +100,8 @@ class Hybrid:
                 f"{' and '.join(family.frameworks)} does"
             )
         kinds = family.kinds(config)
+        if framework == "sglang" and family.latent and given(config, "layer_group_size"):
+            _refuse_rest(config, len(kinds))
         has_attention = any(kind in (ATTENTION, BOTH) for kind in kinds)
         attention, replication = (
             _attention(config, serving, latent=family.latent)
@@ -93,9 +119,18 @@ class Hybrid:
                 for kind in kinds
             ],
             serving,
+            counted=tuple(f"config0:{name}" for name in _TELLING if config.get(name)),
             replication=replication,
             formula="attention layers * bytes of a token + state layers * bytes of a state",
             source=states.SOURCE,
+        )
+
+
+def _refuse_rest(config: ModelConfig, layers: int) -> None:
+    size = whole(count(config, "layer_group_size"))
+    if layers % size:
+        raise LayoutError(
+            f"layer_group_size {size} does not divide {layers} layers, which SGLang refuses"
         )
 
 
@@ -109,7 +144,9 @@ def _family(config: ModelConfig) -> _Family | None:
 def _attention(config: ModelConfig, serving: Serving, *, latent: bool) -> tuple[Cache, Known]:
     heads = query_heads(config, serving.placement)
     if latent:
-        cache = latent_cache(config, serving, indexed=False)
+        # Ling-3: SGLang keeps no rotary key then (srt/configs/model_config.py:1496).
+        nope = serving.framework == "sglang" and bool(config.get("use_mla_nope"))
+        cache = latent_cache(config, serving, indexed=False, rotary_kept=not nope)
         return cache, one_latent(serving.placement, cache)
     kv_heads = kv_heads_of(config)
     dims = head_dims(config, heads)
@@ -146,7 +183,7 @@ _WORDS = {
 def _worded(name: str, entries: object) -> list[str]:
     if not isinstance(entries, list | str) or not entries:
         raise LayoutError(f"{name} is no list of layers")
-    unknown = [each for each in entries if each not in _WORDS]
+    unknown = [each for each in entries if not isinstance(each, str) or each not in _WORDS]
     if unknown:
         raise LayoutError(f"{name} has {str(unknown[0])[:40]!r}, which is no kind of layer known")
     return [_WORDS[each] for each in entries]
@@ -159,15 +196,15 @@ def _by_words(*names: str) -> LayerKinds:
         for name in names:
             if config.get(name):
                 listed = _worded(name, config[name])
-                layers = config.get("num_hidden_layers")
-                return listed[:layers] if isinstance(layers, int) else listed
+                # A pattern is the model's length; a list of types may go on for a draft.
+                return listed[: _layers(config)] if name == "layer_types" else listed
         raise LayoutError(f"the configuration has no {' or '.join(names)}")
 
     return kinds
 
 
 def _layers(config: ModelConfig) -> int:
-    return whole(count(config, "num_hidden_layers"))
+    return whole(layer_count(config, "num_hidden_layers"))
 
 
 def _interval(config: ModelConfig) -> list[str]:
@@ -208,7 +245,7 @@ def _short_conv(config: ModelConfig) -> Sequence[str]:
 
 def _kimi(config: ModelConfig) -> list[str]:
     """Layers are counted from 1 (SGLang 0.5.23 srt/configs/kimi_linear.py)."""
-    linear = _nested(config)
+    linear = section(config, _KDA)
     states_in, full = linear.get("kda_layers"), linear.get("full_attn_layers")
     if isinstance(states_in, list):
         return [STATE if i + 1 in states_in else ATTENTION for i in range(_layers(config))]
@@ -217,18 +254,13 @@ def _kimi(config: ModelConfig) -> list[str]:
     raise LayoutError("linear_attn_config has neither kda_layers nor full_attn_layers")
 
 
-def _nested(config: ModelConfig) -> Mapping[str, object]:
-    linear = config.get("linear_attn_config")
-    if not isinstance(linear, dict):
-        raise LayoutError("the configuration has no linear_attn_config")
-    return linear
-
-
 def _groups(config: ModelConfig) -> list[str]:
     """MiniMax-Text: 0 linear, 1 full. Ring, Ling: the last of every group keeps tokens; with KDA
     so do layers behind the last whole group (vLLM 0.33.0 models/bailing_moe_v3.py:131)."""
     listed = config.get("attn_type_list")
     if isinstance(listed, list):
+        if len(listed) < _layers(config):
+            raise LayoutError("attn_type_list has no entry for each layer")
         return [ATTENTION if each == 1 else STATE for each in listed[: _layers(config)]]
     size, layers = whole(count(config, "layer_group_size")), _layers(config)
     rest = layers // size * size if config.get("short_conv_kernel_size") is not None else layers
@@ -281,12 +313,12 @@ def _delta_net(**type_fields: str) -> StateOf:
 
 
 def _kda(config: ModelConfig, serving: Serving) -> Cache:
-    linear = _nested(config)
-    sizes = (
-        count(linear, "num_heads"),
-        count(linear, "head_dim"),
-        count(linear, "short_conv_kernel_size"),
+    linear = section(config, _KDA)
+    heads, dim, kernel = (
+        count(linear, name, inside=_KDA)
+        for name in ("num_heads", "head_dim", "short_conv_kernel_size")
     )
+    sizes = (heads, dim, kernel)
     return states.delta_attention(sizes, serving, states.state_types(config, serving, fields={}))
 
 

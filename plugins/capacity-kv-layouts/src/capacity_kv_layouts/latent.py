@@ -17,7 +17,7 @@ from capacity_core.api.kv_layouts import (
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN, COUNT
 from capacity_core.values import Known, Origin, Unknown, Value, known
-from capacity_kv_layouts.config_fields import cited, count, one_framework, whole
+from capacity_kv_layouts.config_fields import cited, count, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import LAYERS, kv_cache, query_heads, shared_out
 from capacity_kv_layouts.layers import Cache, amount, assemble, type_unknown
@@ -71,9 +71,10 @@ class Latent:
         return (
             config.get("model_type", _MODEL_TYPES[0]) in known_types
             and "kv_lora_rank" in config
-            and "qk_rope_head_dim" in config
+            and (config.get("kv_lora_rank") is not None or "use_mla" not in config)
+            and ("model_type" in config or "qk_rope_head_dim" in config)
             and config.get("use_mla") is not False
-            and keeps_every_token({k: v for k, v in config.items() if not k.startswith("index")})
+            and keeps_every_token(_without_index(config))
         )
 
     def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
@@ -85,20 +86,21 @@ class Latent:
         differs = config.get("model_type") in _EXPANDED_IN_VLLM
         if differs and one_framework(serving, "this latent") == "vllm":
             return _expanded(config, heads, serving)
-        layers = whole(count(config, *LAYERS))
+        layers = layer_count(config, *LAYERS)
         indexed = bool(config.get("index_topk"))
         main = latent_cache(config, serving, indexed=indexed)
         index = index_cache(config, serving) if indexed else None
         # LongCat-Flash has two attentions in a layer (srt/configs/model_config.py:1583).
         attentions = 2 if config.get("model_type") == "longcat_flash" else 1
         caches = [
-            ((main,) + ((index,) if index and not shares_index(config, layer) else ())) * attentions
-            for layer in range(layers)
+            (main, *_index_of(config, layer, index, serving)) * attentions
+            for layer in range(whole(layers))
         ]
         return assemble(
             "DSA" if indexed else "MLA",
             caches,
             serving,
+            counted=layers.evidence,
             replication=one_latent(serving.placement, main),
             formula="layers * (kv_lora_rank + qk_rope_head_dim) * dtype_bytes"
             + (" + indexing layers * (index_head_dim + scales)" if indexed else ""),
@@ -131,11 +133,12 @@ def _expanded(config: ModelConfig, heads: Known, serving: Serving) -> LayoutRead
         how="qk_nope_head_dim + qk_rope_head_dim",
         evidence=cited(*parts),
     )
+    layers = layer_count(config, *LAYERS)
     return assemble(
         "MHA",
-        [(kv_cache("keys and values", heads, (dim, dim), serving),)]
-        * whole(count(config, *LAYERS)),
+        [(kv_cache("keys and values", heads, (dim, dim), serving),)] * whole(layers),
         serving,
+        counted=layers.evidence,
         replication=shared_out(heads, serving.placement)[1],
         formula="layers * heads // attention_tensor * 2 * (qk_nope_head_dim + qk_rope_head_dim)"
         " * dtype_bytes",
@@ -161,12 +164,22 @@ def one_latent(placement: Placement, cache: Cache) -> Known:
     )
 
 
-def latent_cache(config: ModelConfig, serving: Serving, *, indexed: bool) -> Cache:
-    """The latent and rotary key of one layer.
+def _index_of(
+    config: ModelConfig, layer: int, index: Cache | None, serving: Serving
+) -> tuple[Cache, ...]:
+    return () if index is None or shares_index(config, layer, serving) else (index,)
+
+
+def latent_cache(
+    config: ModelConfig, serving: Serving, *, indexed: bool, rotary_kept: bool = True
+) -> Cache:
+    """The latent and rotary key of one layer; without `rotary_kept` the latent alone.
 
     Raises LayoutError when a field is absent or null, and for a packed row of another geometry.
     """
     rank, rotary = count(config, "kv_lora_rank"), count(config, "qk_rope_head_dim")
+    if not rotary_kept:
+        rotary = known(0, COUNT, Origin.THEORETICAL, name="rotary", evidence=rotary.evidence)
     fields = f"{rank.number} kv_lora_rank + {rotary.number} qk_rope_head_dim"
     dtype = serving.dtype
     # The sparse kernels' own row (DSATokenToKVPool; vLLM takes fp8 for fp8_ds_mla).
@@ -183,6 +196,11 @@ def latent_cache(config: ModelConfig, serving: Serving, *, indexed: bool) -> Cac
             raise LayoutError(f"rows of {dtype} are known for a latent of 512 + 64, not {fields}")
         how = f"{_ROWS[dtype]} B row of {dtype}"
         cost = amount(_ROWS[dtype], BYTES_PER_TOKEN, how, rank, rotary)
+        if serving.dtype != dtype:
+            cost = cost.assume(
+                "rows with scales, 656 B; kernels with raw rows of 576 B (SGLang's trtllm, its "
+                "default on SM100, and tilelang; vLLM's FlashInfer) are not in use"
+            )
     else:
         cost = type_unknown(dtype, rank, rotary)
     return Cache(name="latent and rotary key", per_token=cost, source=SOURCE)
@@ -195,15 +213,28 @@ def index_cache(config: ModelConfig, serving: Serving) -> Cache:
     size = whole(dim) + Fraction(whole(dim), 128) * 4
     how = f"({dim.number} index_head_dim + {dim.number} / 128 * 4 scales) B"
     cost = amount(size, BYTES_PER_TOKEN, how, dim)
-    return Cache(name="index key", per_token=cost, sharded=False, source=_INDEX_SOURCE)
+    shared = serving.framework != "sglang"  # which prices it for all ranks (pool_configurator:560)
+    return Cache(name="index key", per_token=cost, sharded=shared, source=_INDEX_SOURCE)
 
 
-def shares_index(config: ModelConfig, layer: int) -> bool:
+def _without_index(config: ModelConfig) -> ModelConfig:
+    """The configuration but for what tells of an index, which this layout knows."""
+    rest = {k: v for k, v in config.items() if not k.startswith("index")}
+    types = config.get("layer_types")
+    if isinstance(types, list) and all(each in _INDEXED_TYPES for each in types):
+        del rest["layer_types"]
+    return rest
+
+
+_INDEXED_TYPES = ("full_attention", "indexed_attention", "deepseek_sparse_attention")
+
+
+def shares_index(config: ModelConfig, layer: int, serving: Serving) -> bool:
     """Whether a layer takes the choice of one before it, and keeps no index key of its own
-    (SGLang 0.5.23 srt/configs/model_config.py `dsa_layer_skips_topk`, the same in vLLM 0.33.0
-    vllm/model_executor/models/deepseek_v2.py:1145)."""
+    (SGLang 0.5.23 srt/configs/model_config.py `dsa_layer_skips_topk`; vLLM 0.33.0
+    vllm/model_executor/models/deepseek_v2.py:1145, which reads no `indexer_types`)."""
     kinds = config.get("indexer_types")
-    if isinstance(kinds, list):
+    if isinstance(kinds, list) and serving.framework != "vllm":
         return layer < len(kinds) and kinds[layer] == "shared"
     pattern = config.get("index_topk_pattern")
     if isinstance(pattern, str | list):

@@ -74,13 +74,15 @@ def assemble(
     layers: Layers,
     serving: Serving,
     *,
+    counted: tuple[str, ...],
     replication: Known,
     formula: str,
     source: str,
     pool_ratio: Fraction | None = None,
     dtype: Value | None = None,
 ) -> LayoutReading:
-    """The reading of one rank. With `pool_ratio` the engine divides its budget by the cost of all
+    """The reading of one rank. `counted` are the fields that say how many layers there are and of
+    which kind. With `pool_ratio` the engine divides its budget by the cost of all
     tokens plus that share of the cost of a window's.
 
     Raises LayoutError when the layers do not divide into the pipeline stages.
@@ -89,7 +91,7 @@ def assemble(
     counts = Counter(cache for index in stage for cache in layers[index])
     counts.update(_draft(layers, serving))
     context = serving.placement.context
-    terms = tuple(_term(cache, held, context) for cache, held in counts.items())
+    terms = tuple(_term(cache, held, context, counted) for cache, held in counts.items())
     return LayoutReading(
         family=family,
         terms=terms,
@@ -112,11 +114,12 @@ def _draft(layers: Layers, serving: Serving) -> Counter[Cache]:
         return Counter()
     kept = [tuple(c for c in caches if c.keeps is Keeps.ALL) for caches in layers]
     fullest = max(kept, key=len)
-    if any(cache.keeps is not Keeps.ALL for caches in layers for cache in caches if cache.window):
+    if any(cache.window is not None for caches in layers for cache in caches):
         why = "whether the draft's layers keep a window is not in the configuration"
+        nothing = Unknown(why=why, unit=BYTES_PER_TOKEN)
+        some = fullest or layers[0]
         fullest = tuple(
-            attrs.evolve(cache, per_token=Unknown(why=why, unit=BYTES_PER_TOKEN))
-            for cache in fullest
+            attrs.evolve(cache, keeps=Keeps.ALL, window=None, per_token=nothing) for cache in some
         )
     return Counter(
         {
@@ -126,17 +129,17 @@ def _draft(layers: Layers, serving: Serving) -> Counter[Cache]:
     )
 
 
-def _term(cache: Cache, layers: int, context: int) -> CacheTerm:
+def _term(cache: Cache, layers: int, context: int, counted: tuple[str, ...]) -> CacheTerm:
     ranks = context if cache.sharded and cache.keeps is Keeps.ALL else 1
     return CacheTerm(
         name=cache.name,
         layers=layers,
         keeps=cache.keeps,
-        bytes_per_token=_times(cache.per_token, layers, BYTES_PER_TOKEN, ranks),
+        bytes_per_token=_times(cache.per_token, layers, BYTES_PER_TOKEN, ranks).cite(*counted),
         window_tokens=None if cache.window is None else attrs.evolve(cache.window, unit=TOKENS),
         fixed_bytes_per_request=None
         if cache.state is None
-        else _times(cache.state, layers, BYTES_PER_REQUEST),
+        else _times(cache.state, layers, BYTES_PER_REQUEST).cite(*counted),
         source=cache.source,
     )
 
@@ -155,6 +158,8 @@ def _times(value: Value | None, layers: int, unit: Unit, ranks: int = 1) -> Valu
 
 
 def _pool_divisor(terms: Sequence[CacheTerm], ratio: Fraction) -> Value:
+    if all(term.keeps is not Keeps.ALL for term in terms):
+        ratio = Fraction(1)  # a stage of windows alone has one pool (pool_configurator.py:789)
     share = Decimal(ratio.numerator) / Decimal(ratio.denominator)
     values = [
         term.bytes_per_token if term.keeps is Keeps.ALL else term.bytes_per_token * share

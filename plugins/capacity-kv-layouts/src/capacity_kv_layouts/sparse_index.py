@@ -10,7 +10,7 @@ from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN
 from capacity_core.values import Known
-from capacity_kv_layouts.config_fields import count, one_framework, whole
+from capacity_kv_layouts.config_fields import count, layer_count, one_framework, section, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -20,12 +20,14 @@ from capacity_kv_layouts.heads import (
     query_heads,
     shared_out,
 )
+from capacity_kv_layouts.latent import has_latent
 from capacity_kv_layouts.layers import Cache, amount, assemble
 
 SOURCE = (
     "SGLang 0.5.23 srt/model_executor/pool_configurator.py:400; "
     "vLLM 0.33.0 vllm/models/minimax_m3/common/indexer.py"
 )
+_SECTION = "sparse_attention_config"
 _MODEL_BYTES = 2  # the index is bf16 whatever the KV type
 
 
@@ -38,11 +40,12 @@ class SparseIndex:
 
     def applies(self, config: ModelConfig) -> bool:
         """Whether it is MiniMax-M3's own section, and all that the file says beside full KV."""
-        rest = {name: field for name, field in config.items() if name != "sparse_attention_config"}
-        section = config.get("sparse_attention_config")
+        rest = {name: field for name, field in config.items() if name != _SECTION}
+        told = config.get(_SECTION)
         return (
-            isinstance(section, dict)
-            and "sparse_attention_freq" in section
+            isinstance(told, dict)
+            and "sparse_attention_freq" in told
+            and not has_latent(config)
             and keeps_every_token(rest)
         )
 
@@ -51,22 +54,21 @@ class SparseIndex:
 
         Raises LayoutError when a field is absent, null or shorter than the layers.
         """
-        section = config["sparse_attention_config"]
-        if not isinstance(section, dict):
-            raise LayoutError("sparse_attention_config is no mapping")
+        told = section(config, _SECTION)
         heads, kv_heads = query_heads(config, serving.placement), kv_heads_of(config)
-        layers = whole(count(config, *LAYERS))
+        counted = layer_count(config, *LAYERS)
+        layers = whole(counted)
         main = kv_cache("keys and values", kv_heads, head_dims(config, heads), serving)
-        sparse = _flags(section, "sparse_attention_freq", layers)
+        sparse = _flags(told, "sparse_attention_freq", layers)
         framework = one_framework(serving, "the index of sparse layers")
         no_value = [True] * layers  # vLLM keeps keys alone
         if framework == "sglang":
             no_value = (
-                _flags(section, "sparse_disable_index_value", layers)
-                if section.get("sparse_disable_index_value") is not None
+                _flags(told, "sparse_disable_index_value", layers)
+                if told.get("sparse_disable_index_value") is not None
                 else [False] * layers
             )
-        dim = count(section, "sparse_index_dim")
+        dim = count(told, "sparse_index_dim", inside=_SECTION)
         return assemble(
             "GQA with a sparse index",
             [
@@ -74,6 +76,7 @@ class SparseIndex:
                 for indexed, keys_alone in zip(sparse, no_value, strict=True)
             ],
             serving,
+            counted=(*counted.evidence, f"config0:{_SECTION}.sparse_attention_freq"),
             replication=shared_out(kv_heads, serving.placement)[1],
             formula="layers * KV heads * 2 * head_dim * dtype_bytes + sparse layers * "
             "sparse_index_dim * 2 B",
@@ -88,8 +91,8 @@ def _index(dim: Known, keys_alone: bool) -> Cache:
     return Cache(name=name, per_token=cost, sharded=False, source=SOURCE)
 
 
-def _flags(section: Mapping[str, object], name: str, layers: int) -> list[bool]:
-    listed = section.get(name)
+def _flags(told: Mapping[str, object], name: str, layers: int) -> list[bool]:
+    listed = told.get(name)
     if not isinstance(listed, list) or len(listed) < layers:
         raise LayoutError(f"{name} has no entry for each of the {layers} layers")
     return [bool(each) for each in listed[:layers]]

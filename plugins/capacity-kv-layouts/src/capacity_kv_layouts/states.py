@@ -77,7 +77,7 @@ class Mamba2Fields:
 def mamba2(config: ModelConfig, serving: Serving, fields: Mamba2Fields, types: StateTypes) -> Cache:
     """Convolution window and state of a Mamba-2 layer; groups that ranks cannot share out are
     replicated, one for each."""
-    ranks = serving.placement.attention_tensor
+    ranks = serving.placement.ranks
     heads, dim = count(config, fields.heads), count(config, fields.dim)
     groups, size = count(config, fields.groups), count(config, fields.size)
     kernel = count(config, fields.kernel)
@@ -119,7 +119,7 @@ def mamba1(
         hidden = count(config, "hidden_size")
         channels, fields = channels * whole(hidden), (inner, hidden)
     size, kernel = count(config, size_name), count(config, kernel_name)
-    channels = _divided(channels, serving.placement.attention_tensor, "channels")
+    channels = _divided(channels, serving.placement.ranks, "channels")
     window = (channels, whole(kernel) - 1)
     return _state("Mamba-1 state", window, channels * whole(size), types, (*fields, size, kernel))
 
@@ -129,7 +129,7 @@ def delta_net(config: ModelConfig, serving: Serving, types: StateTypes) -> Cache
     names = ("key_heads", "value_heads", "key_head_dim", "value_head_dim")
     fields = {name: count(config, f"linear_{_NUMBERED.get(name, name)}") for name in names}
     kernel = count(config, "linear_conv_kernel_dim")
-    ranks = serving.placement.attention_tensor
+    ranks = serving.placement.ranks
     keys, values, key_dim, value_dim = (whole(fields[name]) for name in names)
     channels = _divided(2 * keys * key_dim + values * value_dim, ranks, "channels")
     state = _divided(values, ranks, "linear value heads") * key_dim * value_dim
@@ -147,7 +147,7 @@ def delta_attention(
     """Convolution window and state of Kimi's delta attention (KDA); `sizes` are heads, their
     dimension and the kernel. The state is fp32 in both engines."""
     heads, dim, kernel = sizes
-    held = _divided(whole(heads), serving.placement.attention_tensor, "linear attention heads")
+    held = _divided(whole(heads), serving.placement.ranks, "linear attention heads")
     return _state(
         "KDA state",
         (3 * held * whole(dim), whole(kernel) - 1),
@@ -160,14 +160,14 @@ def delta_attention(
 def lightning(sizes: tuple[Known, Known], serving: Serving, types: StateTypes) -> Cache:
     """State of lightning attention; `sizes` are heads and their dimension."""
     heads, dim = sizes
-    held = _divided(whole(heads), serving.placement.attention_tensor, "linear attention heads")
+    held = _divided(whole(heads), serving.placement.ranks, "linear attention heads")
     return _state("lightning state", (0, 0), held * whole(dim) ** 2, types, sizes)
 
 
 def short_convolution(sizes: tuple[Known, Known], serving: Serving, types: StateTypes) -> Cache:
     """The window of a short convolution; `sizes` are channels and the kernel."""
     channels, kernel = sizes
-    held = _divided(whole(channels), serving.placement.attention_tensor, "channels")
+    held = _divided(whole(channels), serving.placement.ranks, "channels")
     return _state("short convolution", (held, whole(kernel) - 1), 0, types, sizes)
 
 

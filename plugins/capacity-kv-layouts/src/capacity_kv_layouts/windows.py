@@ -18,7 +18,7 @@ from capacity_core.api.kv_layouts import Keeps, LayoutReading, ModelConfig, Serv
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
-from capacity_kv_layouts.config_fields import count, given, one_framework, whole
+from capacity_kv_layouts.config_fields import count, given, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -78,7 +78,11 @@ _EVERY = {
 }
 # Their code sees the token at the window's edge, too (vllm/model_executor/models/commandr.py:243).
 _ONE_MORE = ("cohere2", "cohere2_moe", "cohere2_vision")
+_FROM_LAYER = ("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_vl_text")
+_EVERY_NTH = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+_BY_LAYER = ("layer_types", "hybrid_layer_pattern", "no_rope_layers", *_EVERY_NTH)
 _FIELDS = (
+    "global_attn_every_n_layers",
     "sliding_window",
     "sliding_window_pattern",
     "_sliding_window_pattern",
@@ -131,7 +135,8 @@ class Windows:
         """
         framework = one_framework(serving, "sliding windows")
         heads = query_heads(config, serving.placement)
-        layers = whole(count(config, *LAYERS))
+        counted = layer_count(config, *LAYERS)
+        layers = whole(counted)
         kinds = layer_kinds(config, layers)
         pooled = framework != "sglang" or _has_window_pool(config)
         if not pooled:
@@ -148,12 +153,20 @@ class Windows:
             else family_of(heads, kv_heads),
             by_layer,
             serving,
+            counted=(
+                *counted.evidence,
+                *(f"config0:{name}" for name in _BY_LAYER if config.get(name)),
+            ),
             replication=shared_out(kv_heads, serving.placement)[1],
             formula="full layers * KV heads * (head_dim + v_head_dim) * dtype_bytes, and the same "
             "of window layers for each token inside the window",
             source=SOURCE,
-            pool_ratio=_WINDOW_SHARE if framework == "sglang" and windowed else None,
+            pool_ratio=_share(serving) if framework == "sglang" and windowed else None,
         )
+
+
+def _share(serving: Serving) -> Fraction:
+    return _WINDOW_SHARE if serving.window_share is None else Fraction(serving.window_share)
 
 
 def layer_kinds(config: ModelConfig, layers: int) -> list[Keeps]:
@@ -174,7 +187,9 @@ def layer_kinds(config: ModelConfig, layers: int) -> list[Keeps]:
     types = config.get("layer_types")
     if types is not None:
         return [_word(each) for each in _listed("layer_types", types, layers)]
-    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    if kind in _FROM_LAYER:
+        return _from_layer(config, layers)
+    every = next((config[name] for name in _EVERY_NTH if config.get(name)), None)
     if isinstance(every, str):  # Exaone-4: LLLG
         return [Keeps.ALL if every[i % len(every)] == "G" else Keeps.WINDOW for i in range(layers)]
     if every is None:
@@ -189,17 +204,31 @@ def layer_kinds(config: ModelConfig, layers: int) -> list[Keeps]:
     return kinds
 
 
+def _from_layer(config: ModelConfig, layers: int) -> list[Keeps]:
+    """Qwen2, Qwen3: windows from `max_window_layers` on (transformers 5.24.0
+    configuration_qwen2.py:87); vLLM refuses a mix (vllm/model_executor/models/qwen2.py:351)."""
+    first = config.get("max_window_layers")
+    if not isinstance(first, int) or isinstance(first, bool):
+        raise LayoutError("the configuration has no max_window_layers")
+    if 0 < first < layers:
+        raise LayoutError(
+            f"max_window_layers is {first} of {layers} layers: vLLM refuses a mix of windows and "
+            "full attention in this model"
+        )
+    return [Keeps.ALL if first >= layers else Keeps.WINDOW] * layers
+
+
 def _word(entry: object) -> Keeps:
     words = {
         "full_attention": Keeps.ALL,
         "sliding_attention": Keeps.WINDOW,
         "chunked_attention": Keeps.CHUNK,
     }
-    if entry not in words:
+    if not isinstance(entry, str) or entry not in words:
         raise LayoutError(
             f"layer_types has {str(entry)[:40]!r}, which no engine's window code reads"
         )
-    return words[str(entry)]
+    return words[entry]
 
 
 def _listed(name: str, entries: object, layers: int) -> Sequence[object]:
@@ -216,9 +245,9 @@ def _kinds_known(config: ModelConfig) -> bool:
 
 
 def _window_on(config: ModelConfig) -> bool:
-    off = config.get("use_sliding_window") is False
+    off = config.get("use_sliding_window") is False or config.get("model_type") == "qwen2_moe"
     names = ("sliding_window", "sliding_window_size", "attention_chunk_size")
-    return not off and any(config.get(name) for name in names)
+    return not off and any(config.get(name) not in (None, 0, False, -1) for name in names)
 
 
 def _has_window_pool(config: ModelConfig) -> bool:
