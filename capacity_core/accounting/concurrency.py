@@ -134,9 +134,10 @@ def _fit(
             blame(ledger.framework, f"{type(error).__name__}: {error}")
     if fit is None or fit.tokens is None:
         return attrs.evolve(fit or Fit(), tokens=by_tokens)
-    if isinstance(fit.tokens, Unknown) and isinstance(by_tokens, Unknown):
-        low, high = (fit.tokens | by_tokens).interval
-        return attrs.evolve(fit, tokens=attrs.evolve(fit.tokens, at_least=low, at_most=high))
+    if isinstance(fit.tokens, Unknown) and fit.tokens.at_most is None:
+        # What tokens allow is a bound still.
+        high = by_tokens.interval[1]
+        return attrs.evolve(fit, tokens=attrs.evolve(fit.tokens, at_most=high))
     return fit
 
 

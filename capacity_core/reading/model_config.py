@@ -7,7 +7,8 @@ import json
 from capacity_core.api.kv_layouts import ModelConfig
 from capacity_core.errors import UnusableInput
 
-_NESTED = ("text_config", "llm_config", "language_config")
+_NESTED = ("thinker_config", "llm_config", "language_config", "text_config")
+"""In the order in which servers look for the text model."""
 
 
 def read_model_config(content: bytes, path: str) -> ModelConfig:
@@ -27,7 +28,16 @@ def read_model_config(content: bytes, path: str) -> ModelConfig:
             f"{path}: holds a JSON {type(config).__name__}, not an object. Give the model's "
             f"config.json."
         )
-    nested: dict[str, object] = next(
-        (config[key] for key in _NESTED if isinstance(config.get(key), dict)), {}
-    )
-    return {**config, **nested}
+    return _flat(config)
+
+
+def _flat(config: dict[str, object]) -> dict[str, object]:
+    """The wrapper's keys under those of its text model, which may be a wrapper itself."""
+    for key in _NESTED:
+        nested = config.get(key)
+        if isinstance(nested, dict):
+            inner = _flat(nested)
+            if inner.get("architectures") is None:  # the wrapper's say what is served
+                inner.pop("architectures", None)
+            return {**config, **inner}
+    return config

@@ -44,7 +44,7 @@ def start(blocks: int, reckoned: int, length: int, *behind: str, **args: object)
     blocks of a request of `length`. `behind` is printed after them, as the groups are."""
     concurrency = blocks / reckoned
     return [
-        asked(max_model_len=length, **args),
+        asked(**{"max_model_len": length, **args}),  # type: ignore[arg-type]
         config("0.33.0", length),
         budget("20.0"),
         sized_in_one(int(concurrency * length), length, concurrency),
@@ -141,18 +141,20 @@ def windowed(blocks: int = 4096, **args: object) -> list[str]:
     )
 
 
+# While the last prompt is read the others grow to their end, or not yet.
+WINDOWED_LEAST = min(4095 // (94 + 5 * 9), 1 + (4095 - 6 * 91) // (94 + 5 * 9))
 WINDOWED_FITS = min(4095 // (94 + 5 * 9), 1 + (4095 - 6 * 91) // (91 + 5 * 9))
 """2,900 + 100: 91 blocks in each of six groups when let in; 91 + 5 · 9 behind the prompt, a window
 touching ceil(256 / 32) + 1 blocks; 94 + 5 · 9 at the end."""
 
 
-def test_a_windows_model_with_its_configuration_is_known(tmp_path: Path) -> None:
+def test_a_windows_model_with_its_configuration_is_known_but_for_one(tmp_path: Path) -> None:
     """The printed figures leave one number of blocks and one way of scheduling."""
     path = write(tmp_path, "config.json", json.dumps(WINDOWED))
     report = report_on(tmp_path, windowed(), config=path, request_tokens=(Request(3000, 2900),))
     limit = the_row(report)["token_limit"]
 
-    assert limit["value"] == WINDOWED_FITS == 27
+    assert (limit["at_least"], limit["at_most"]) == (WINDOWED_LEAST, WINDOWED_FITS) == (26, 27)
     assert limit["evidence"]
     naive = report["kv_pool"]["tokens"]["value"] // 3000
     assert naive == int(4096 / 773 * 4096) // 3000 == 7
@@ -166,7 +168,7 @@ def test_a_metrics_page_gives_the_same(tmp_path: Path) -> None:
     )
     limit = the_row(report)["token_limit"]
 
-    assert limit["value"] == WINDOWED_FITS
+    assert (limit["at_least"], limit["at_most"]) == (WINDOWED_LEAST, WINDOWED_FITS)
     assert any(line.startswith("metrics0") for line in limit["evidence"])
     assert [row["id"] for row in report["inputs"]] == ["log0", "config0", "metrics0"] or {
         row["kind"] for row in report["inputs"]
@@ -518,7 +520,7 @@ def test_the_text_names_what_is_let_in_at_once(tmp_path: Path) -> None:
     text = text_of(tmp_path, plain(max_num_seqs=640), request_tokens=(Request(4017, 16),))
     lines = section(text, "Concurrency")
 
-    assert "let in at once" in lines[1]
+    assert lines[1].rstrip().endswith("let in")
     assert lines[2].split()[:3] == ["16", "+", "4,001"]
     assert lines[2].split()[-1] == "500"
     assert any("without preemption" in line for line in lines)
@@ -562,13 +564,18 @@ ROWS: list[Report] = (
 )
 LOADS = [row for row in ROWS if row["kind"] == "concurrency" and (LIVE / row["log"]).is_file()]
 INFO = {row["log"]: row["metrics_cache_config_info"] for row in ROWS if row["kind"] == "log"}
-EACH_LOAD = pytest.mark.parametrize(
-    "load",
-    [
-        pytest.param(row, id=f"{row['log']} {row['prompt']}+{row['output']} x{row['sent']}")
-        for row in LOADS
-    ],
-)
+PLAIN_LOADS = [row for row in LOADS if "llama" in row["log"] or "mla" in row["log"]]
+
+
+def each(loads: list[Report]) -> pytest.MarkDecorator:
+    """A test for every load; skipped as a whole where the folder does not lie beside."""
+    return pytest.mark.parametrize(
+        "load",
+        [
+            pytest.param(row, id=f"{row['log']} {row['prompt']}+{row['output']} x{row['sent']}")
+            for row in loads
+        ],
+    )
 
 
 def estimate(folder: Path, load: Report, *, metrics: bool) -> Report:
@@ -579,7 +586,7 @@ def estimate(folder: Path, load: Report, *, metrics: bool) -> Report:
     return the_row(report_of(LIVE / load["log"], **options))
 
 
-@EACH_LOAD
+@each(LOADS)
 def test_no_load_that_is_said_to_fit_preempted_on_a_real_engine(
     tmp_path: Path, load: Report
 ) -> None:
@@ -592,13 +599,11 @@ def test_no_load_that_is_said_to_fit_preempted_on_a_real_engine(
         assert said_to_fit < load["sent"] or load["preemptions"] == 0
 
 
-@EACH_LOAD
+@each([row for row in LOADS if not row["preemptions"]])
 def test_what_ran_while_others_waited_is_not_more_than_is_said_to_fit(
     tmp_path: Path, load: Report
 ) -> None:
     """Without a preemption what ran did fit."""
-    if load["preemptions"]:
-        pytest.skip("the load preempted: what ran at once did not fit")
     for metrics in (True, False):
         row = estimate(tmp_path, load, metrics=metrics)
         if row["bound_by"] == "requests":
@@ -608,11 +613,9 @@ def test_what_ran_while_others_waited_is_not_more_than_is_said_to_fit(
         assert most is None or most >= load["running_max_observed"]
 
 
-@EACH_LOAD
+@each(PLAIN_LOADS)
 def test_blocks_and_one_kind_of_layer_make_the_count_known(tmp_path: Path, load: Report) -> None:
     """The rule that was never contradicted there: usable blocks over those of a request."""
-    if "llama" not in load["log"] and "mla" not in load["log"]:
-        pytest.skip("a model of several kinds of layers")
     blocks, size = load["num_gpu_blocks"], load["block_size"]
     held = -(-(load["prompt"] + load["output"] - 1) // size)
     limit = estimate(tmp_path, load, metrics=True)["token_limit"]

@@ -71,6 +71,13 @@ ENGINE = """
 1 full 32 + 3 state 32       | align | sync  |  128 | 2048 |   60 + 500  |   5 |   5
 1 full 32 + 3 state 32       | align | sync  | 1000 | 2048 | 1000 + 500  |  19 |  19
 1 full 32 + 3 state 32       | align | async |  250 | 8192 | 1000 + 500  |   4 |   4
+1 full 32 + 3 win 32/512     | -     | sync  |  841 | 4096 | 1149 + 61   |   8 |   8
+1 full 64 + 2 win 64/128     | -     | async |  770 | 4096 | 2232 + 96   |  16 |  16
+1 win 32/128                 | -     | sync  |  661 | 2048 |  222 + 56   | 130 | 130
+1 full 32 + 5 state 32       | align | async |  706 | 4096 |  187 + 1    |  43 |  43
+1 full 32 + 2 state 32       | align | async |  158 | 2048 |  252 + 2    |  12 |  12
+1 full 64 + 1 state 64       | align | async |  157 | 4096 |  212 + 27   |  25 |  25
+1 full 528 + 5 state 528     | align | async |  184 | 8192 | 1179 + 6    |  13 |  13
 1 full 784 + 1 state 784     | align | async |  128 | 2048 | 4000 + 300  |  17 |  17
 1 full 784 + 3 state 784     | align | async |   60 | 8192 | 1000 + 500  |   7 |   7
 1 full 128 + 2 chunk 128/512 | -     | sync  | 1000 | 2048 |  900 + 30   |  61 |   -
@@ -165,8 +172,7 @@ ROWS = pytest.mark.parametrize(
 
 def bounds(row: Ran) -> tuple[int, int]:
     """The least and the most that fit, as the plan has them."""
-    least, most = row.plan.holds(row.prompt, row.output, CONTEXT)
-    return most.fit(row.usable), least.fit(row.usable)
+    return row.plan.fit(row.usable, row.prompt, row.output, CONTEXT)
 
 
 @ROWS
@@ -507,7 +513,7 @@ def test_a_metrics_page_supplies_blocks_and_their_size() -> None:
     assert isinstance(value, Known)
     assert value.number == 511 // -(-559 // 32)
     assert "metrics0:vllm:cache_config_info" in value.evidence
-    assert told.deployment.page_size.interval == (32, 32)
+    assert span(told.deployment.page_size) == (32, 32)
 
 
 def test_the_block_of_attention_counts_where_a_hybrid_raised_it() -> None:
@@ -564,8 +570,7 @@ TOKENS_OF = st.integers(1, 9000)
 
 
 def fits(plan: Plan, usable: int, prompt: int, output: int) -> tuple[int, int]:
-    least, most = plan.holds(prompt, output, CONTEXT)
-    return most.fit(usable), least.fit(usable)
+    return plan.fit(usable, prompt, output, CONTEXT)
 
 
 @given(plans(), st.integers(0, 5000), TOKENS_OF, st.integers(1, 5000))

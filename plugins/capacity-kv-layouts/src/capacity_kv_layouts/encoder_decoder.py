@@ -89,7 +89,11 @@ def _of_encoder(config: ModelConfig, own: Cache) -> Cache:
     else:
         state = in_bytes_per_request("the KV dtype is not known")
     return Cache(
-        name="encoder's keys and values", keeps=Keeps.ENCODER, state=state, source=_SPEECH_SOURCE
+        name="encoder's keys and values",
+        keeps=Keeps.ENCODER,
+        state=state,
+        formula="layers * max_source_positions * 2 * heads * head_dim * dtype_bytes",
+        source=_SPEECH_SOURCE,
     )
 
 

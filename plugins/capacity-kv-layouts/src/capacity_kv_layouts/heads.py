@@ -74,6 +74,7 @@ def kv_cache(
         name=name,
         keeps=keeps,
         window=window,
+        formula="layers * KV heads * (head_dim + v_head_dim) * dtype_bytes",
         source=source,
         per_token=type_unknown(serving.dtype, kv_heads, key, value)
         if head is None

@@ -203,7 +203,12 @@ def latent_cache(
             )
     else:
         cost = type_unknown(dtype, rank, rotary)
-    return Cache(name="latent and rotary key", per_token=cost, source=SOURCE)
+    return Cache(
+        name="latent and rotary key",
+        per_token=cost,
+        formula="layers * (kv_lora_rank + qk_rope_head_dim) * dtype_bytes",
+        source=SOURCE,
+    )
 
 
 def index_cache(config: ModelConfig, serving: Serving) -> Cache:
@@ -214,7 +219,13 @@ def index_cache(config: ModelConfig, serving: Serving) -> Cache:
     how = f"({dim.number} index_head_dim + {dim.number} / 128 * 4 scales) B"
     cost = amount(size, BYTES_PER_TOKEN, how, dim)
     shared = serving.framework != "sglang"  # which prices it for all ranks (pool_configurator:560)
-    return Cache(name="index key", per_token=cost, sharded=shared, source=_INDEX_SOURCE)
+    return Cache(
+        name="index key",
+        per_token=cost,
+        sharded=shared,
+        formula="layers * (index_head_dim + scales) B",
+        source=_INDEX_SOURCE,
+    )
 
 
 def _without_index(config: ModelConfig) -> ModelConfig:

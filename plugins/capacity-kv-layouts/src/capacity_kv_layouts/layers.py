@@ -29,7 +29,8 @@ class Cache:
     """What one layer keeps on one rank, and where the engine says so.
 
     `per_token` is B/token, `state` B/request; `window` the tokens of a window or chunk. Ranks of
-    context parallel share the tokens of a `sharded` cache and each hold all of another.
+    context parallel share the tokens of a `sharded` cache and each hold all of another. `formula`
+    names the fields, for a cost that is not known.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Cache:
     state: Value | None = None
     window: Known | None = None
     sharded: bool = True
+    formula: str
     source: str
 
 
@@ -140,6 +142,7 @@ def _term(cache: Cache, layers: int, context: int, counted: tuple[str, ...]) -> 
         fixed_bytes_per_request=None
         if cache.state is None
         else _times(cache.state, layers, BYTES_PER_REQUEST).cite(*counted),
+        formula=None if isinstance(cache.per_token or cache.state, Known) else cache.formula,
         source=cache.source,
     )
 

@@ -88,7 +88,13 @@ def _index(dim: Known, keys_alone: bool) -> Cache:
     sides, name = (1, "index key") if keys_alone else (2, "index key and value")
     how = f"{sides} * {dim.number} sparse_index_dim * {_MODEL_BYTES} B"
     cost = amount(sides * whole(dim) * _MODEL_BYTES, BYTES_PER_TOKEN, how, dim)
-    return Cache(name=name, per_token=cost, sharded=False, source=SOURCE)
+    return Cache(
+        name=name,
+        per_token=cost,
+        sharded=False,
+        formula="sparse layers * sides * sparse_index_dim * 2 B",
+        source=SOURCE,
+    )
 
 
 def _flags(told: Mapping[str, object], name: str, layers: int) -> list[bool]:

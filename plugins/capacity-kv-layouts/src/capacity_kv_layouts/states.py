@@ -25,6 +25,7 @@ from capacity_core.values import Known
 from capacity_kv_layouts.config_fields import cited, count, given, one_framework, whole
 from capacity_kv_layouts.layers import Cache, amount
 
+_FORMULA = "layers * (convolution's window * its bytes + state * its bytes)"
 SOURCE = (
     "SGLang 0.5.23 srt/configs/mamba_utils.py; "
     "vLLM 0.33.0 vllm/model_executor/layers/mamba/mamba_utils.py"
@@ -197,8 +198,10 @@ def _state(
         if size is None:
             why = "the configuration names no dtype, which the state has"
             unknown = attrs.evolve(in_bytes_per_request(why), evidence=cited(*fields))
-            return Cache(name=name, keeps=Keeps.STATE, state=unknown, source=SOURCE)
+            return Cache(
+                name=name, keeps=Keeps.STATE, state=unknown, formula=_FORMULA, source=SOURCE
+            )
         parts.append(f"{shown} * {size} B")
         total += number * size
     cost = amount(total, BYTES_PER_REQUEST, f"({' + '.join(parts)})", *fields)
-    return Cache(name=name, keeps=Keeps.STATE, state=cost, source=SOURCE)
+    return Cache(name=name, keeps=Keeps.STATE, state=cost, formula=_FORMULA, source=SOURCE)

@@ -26,8 +26,8 @@ _STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a pr
 
 _NO_BLOCKS = Unknown(why="no line prints the blocks", unit=COUNT)
 
-_MOST_CAPS = 4096
-"""How many ways to fill in a window's blocks are tried; beyond them its bound says little."""
+_MOST_CAPS = 256
+"""How many ways to fill in a window's blocks are tried: one in a few gives what is printed."""
 
 Way = tuple[Plan, int]
 """One way to read a log: the groups, and the blocks that they share."""
@@ -122,27 +122,16 @@ class VllmAdmission:
             if self.mode == "all":
                 return
         if not kinds & {Keeps.WINDOW, Keeps.CHUNK}:
-            yield from (Plan(groups=groups, states=each) for each in states)
+            lag = 0 if self.async_known is False else 1
+            yield from (Plan(groups=groups, states=each, lag=lag) for each in states)
             return
         lags = (0, 1) if self.async_known is None else (int(self.async_known),)
         for each in states:
             for lag in lags:
                 plan = Plan(groups=groups, states=each, lag=lag)
                 if isinstance(self.batched, Known):
-                    yield attrs.evolve(plan, in_flight=int(self.batched.number) * (1 + lag))
-                elif isinstance(self.blocks, Known):
-                    yield plan
-                else:
-                    yield from self._capped(plan)
-
-    def _capped(self, plan: Plan) -> Iterator[Plan]:
-        """Where the tokens in flight are not printed either: whatever a window may reckon for, from
-        the window alone to the longest request."""
-        window = next(g for g in plan.groups if g.keeps in (Keeps.WINDOW, Keeps.CHUNK))
-        first = -(-(window.window or 1) // window.block) + 1
-        last = -(-(self.length or 1) // window.block) + 1
-        if last - first <= _MOST_CAPS:
-            yield from (attrs.evolve(plan, cap=cap) for cap in range(min(first, last), last + 1))
+                    plan = attrs.evolve(plan, in_flight=int(self.batched.number) * (1 + lag))
+                yield plan
 
     def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
         """The numbers of blocks that give what is printed, each with its plan; one where they are
@@ -157,6 +146,21 @@ class VllmAdmission:
             return
         if reckoned is not None:
             yield from ((plan, n) for n in self._derived(reckoned, plan, worker))
+        elif plan.windowed:
+            yield from self._largest(plan, worker)
+
+    def _largest(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
+        """Where neither blocks nor tokens in flight are printed: the most that a window may reckon
+        for, and with it the most blocks that give what is printed. More blocks never fit fewer."""
+        window = next(g for g in plan.groups if g.keeps in (Keeps.WINDOW, Keeps.CHUNK))
+        last = -(-(self.length or 1) // window.block) + 1
+        for cap in range(last, max(0, last - _MOST_CAPS), -1):
+            capped = attrs.evolve(plan, cap=cap, is_bound=True)
+            reckoned = capped.longest(self.length or 0) or 1
+            found = [(capped, n) for n in self._derived(reckoned, capped, worker)]
+            if found:
+                yield from found
+                return
 
     def _solved(self, plan: Plan, number: int, worker: WorkerFacts) -> Iterator[Way]:
         """What a window's group reckons for, from blocks and the concurrency; unknown where none is
@@ -215,7 +219,9 @@ class VllmAdmission:
 
     # --- what they say ---
 
-    def _bounds(self, ways: Sequence[Way], request: Request) -> tuple[int, int, tuple[int, int]]:
+    def _bounds(
+        self, ways: Sequence[Way], request: Request
+    ) -> tuple[int | None, int, tuple[int, int]]:
         """The least and the most that fit, and that are let in, over all ways; where the prompt is
         not said, over a request that is all prompt and one that is all output."""
         splits = [(request.tokens - 1 or 1, 1), (1, request.tokens - 1 or 1)]
@@ -225,11 +231,13 @@ class VllmAdmission:
         for plan, number in ways:
             usable = number - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in splits:
+                low, high = plan.fit(usable, prompt, output, self.length or 0)
+                lows.append(low)
+                highs.append(high)
                 least, most = plan.holds(prompt, output, self.length or 0)
-                lows.append(most.fit(usable))
-                highs.append(least.fit(usable))
                 admitted += [most.admitted(usable), least.admitted(usable)]
-        return min(lows), max(highs), (min(admitted), max(admitted))
+        bound = any(plan.is_bound for plan, _ in ways)
+        return None if bound else min(lows), max(highs), (min(admitted), max(admitted))
 
     def _how(self, ways: Sequence[Way], request: Request) -> str:
         plan, number = ways[0]
@@ -263,13 +271,13 @@ class VllmAdmission:
         return tuple(dict.fromkeys(lines))
 
 
-def _between(low: int, high: int, how: str, evidence: tuple[str, ...], why: str) -> Value:
+def _between(low: int | None, high: int, how: str, evidence: tuple[str, ...], why: str) -> Value:
     if low == high:
         return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
     return Unknown(
         why=why,
         unit=REQUESTS,
-        at_least=Decimal(low),
+        at_least=None if low is None else Decimal(low),
         at_most=Decimal(high),
         evidence=evidence,
     )

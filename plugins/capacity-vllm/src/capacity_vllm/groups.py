@@ -34,13 +34,15 @@ class Plan:
     `states` is how many blocks the engine reckons for a request in each group of states (2 where
     prefix caching keeps the last state beside the running one). `in_flight` are the tokens that are
     scheduled and not settled, which windows hold on top; `cap` the blocks of a window's group where
-    they are known without it. `lag` is 1 where scheduling runs a step ahead.
+    they are known without it, and with `is_bound` the most that they may be. `lag` is 1 where
+    scheduling runs a step ahead.
     """
 
     groups: tuple[Group, ...]
     states: int = 1
     in_flight: int | None = None
     cap: int | None = None
+    is_bound: bool = False
     lag: int = 0
 
     @property
@@ -77,6 +79,27 @@ class Plan:
             return _blocks(min(group.window + self.in_flight, length), group.block)
         return _blocks(min(group.window - 1 + self.in_flight, length), group.block) + 1
 
+    def fit(self, usable: int, prompt: int, output: int, length: int) -> tuple[int, int]:
+        """The least and the most requests that run to their end beside one another."""
+        least, most = self.holds(prompt, output, length)
+        # While the last one's prompt is read the others grow: none yet, or all of them.
+        low = 0 if self.is_bound else most.fit(usable, beside=max(most.filled, most.end))
+        if self.windowed and all(group.keeps is not Keeps.ALL for group in self.groups):
+            low = min(low, self._together(most, usable, prompt))
+        return low, least.fit(usable, beside=least.filled)
+
+    def _together(self, most: Hold, usable: int, prompt: int) -> int:
+        """Without full attention nothing holds back prompts that are read in one step: as many as
+        its tokens allow hold a whole chunk at once."""
+        whole = max(most.asked, most.end)
+        if self.in_flight is None:
+            return usable // whole
+        step = self.in_flight // (1 + self.lag)
+        at_once = _blocks(step, prompt) * (1 + self.lag)
+        if usable < at_once * whole:
+            return usable // whole
+        return at_once + (usable - at_once * whole) // most.end
+
     def holds(self, prompt: int, output: int, length: int) -> tuple[Hold, Hold]:
         """The least and the most that one request may hold."""
         held = [self._hold(group, prompt, output, length) for group in self.groups]
@@ -90,8 +113,9 @@ class Plan:
             hold = Hold(asked=whole, filled=first, end=end)
             return hold.times(group.count), hold.times(group.count)
         if group.keeps is Keeps.STATE:
-            # The gate asks for one; the former state stays for a step when a block is crossed.
-            crossing = 1 if self.states > 1 and last > size else 0
+            # The gate asks for one; former states stay for a step when a block is crossed, and for
+            # another where scheduling runs ahead.
+            crossing = 1 + self.lag if self.states > 1 and last > size else 0
             return (
                 Hold(asked=1, filled=1, end=1).times(group.count),
                 Hold(asked=1 + crossing, filled=1 + crossing, end=1 + crossing).times(group.count),
@@ -130,12 +154,12 @@ class Hold:
     def times(self, count: int) -> Hold:
         return Hold(asked=self.asked * count, filled=self.filled * count, end=self.end * count)
 
-    def fit(self, usable: int) -> int:
-        """Requests that run to their end beside one another: the last one is let in while all
-        others hold what they need."""
+    def fit(self, usable: int, beside: int) -> int:
+        """Requests that run to their end beside one another: the last one is let in while each of
+        the others holds `beside` blocks."""
         if usable < max(self.asked, self.end):
             return 0
-        return min(usable // self.end, 1 + (usable - self.asked) // self.filled)
+        return min(usable // self.end, 1 + (usable - self.asked) // beside)
 
     def admitted(self, usable: int) -> int:
         """Requests that are let in at once: the gate looks at prompts alone."""
