@@ -8,7 +8,7 @@ and which attention they have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 
@@ -20,16 +20,29 @@ from capacity_kv_layouts import states
 from capacity_kv_layouts.config_fields import (
     count,
     given,
-    layer_count,
     one_framework,
     section,
     whole,
 )
 from capacity_kv_layouts.heads import head_dims, kv_cache, kv_heads_of, query_heads, shared_out
+from capacity_kv_layouts.hybrid_layers import (
+    ATTENTION,
+    BOTH,
+    KDA_SECTION,
+    STATE,
+    LayerKinds,
+    by_groups,
+    by_interval,
+    by_linear_section,
+    by_numbers,
+    by_period,
+    by_words,
+    by_words_or_numbers,
+    everywhere,
+)
 from capacity_kv_layouts.latent import latent_cache, one_latent
 from capacity_kv_layouts.layers import Cache, assemble
 
-_KDA = "linear_attn_config"
 _TELLING = (
     "num_hidden_layers",
     "hybrid_override_pattern",
@@ -42,12 +55,10 @@ _TELLING = (
     "full_attn_idxs",
     "attn_type_list",
     "layer_group_size",
-    _KDA,
+    KDA_SECTION,
 )
 
-ATTENTION, STATE, BOTH, NEITHER = "attention", "state", "both", "neither"
 
-LayerKinds = Callable[[ModelConfig], Sequence[str]]
 StateOf = Callable[[ModelConfig, Serving], Cache]
 
 
@@ -161,119 +172,6 @@ def _no_heads(placement: Placement) -> Known:
     return known(1, COUNT, Origin.THEORETICAL, how=how)
 
 
-# --- which layers -----------------------------------------------------
-
-_WORDS = {
-    "*": ATTENTION,
-    "attention": ATTENTION,
-    "full_attention": ATTENTION,
-    "M": STATE,
-    "mamba": STATE,
-    "linear_attention": STATE,
-    "conv": STATE,
-    "short_conv": STATE,
-    "hybrid": BOTH,  # Zamba-2
-    "-": NEITHER,
-    "E": NEITHER,
-    "mlp": NEITHER,
-    "moe": NEITHER,
-}
-
-
-def _worded(name: str, entries: object) -> list[str]:
-    if not isinstance(entries, list | str) or not entries:
-        raise LayoutError(f"{name} is no list of layers")
-    unknown = [each for each in entries if not isinstance(each, str) or each not in _WORDS]
-    if unknown:
-        raise LayoutError(f"{name} has {str(unknown[0])[:40]!r}, which is no kind of layer known")
-    return [_WORDS[each] for each in entries]
-
-
-def _by_words(*names: str) -> LayerKinds:
-    """The first of these lists (or patterns) that the file has, cut to its layers."""
-
-    def kinds(config: ModelConfig) -> list[str]:
-        for name in names:
-            if config.get(name):
-                listed = _worded(name, config[name])
-                # A pattern is the model's length; a list of types may go on for a draft.
-                return listed[: _layers(config)] if name == "layer_types" else listed
-        raise LayoutError(f"the configuration has no {' or '.join(names)}")
-
-    return kinds
-
-
-def _layers(config: ModelConfig) -> int:
-    return whole(layer_count(config, "num_hidden_layers"))
-
-
-def _interval(config: ModelConfig) -> list[str]:
-    """Qwen3-Next: SGLang reads the interval, vLLM the list; files have either or both, in step."""
-    if given(config, "full_attention_interval"):
-        every = whole(count(config, "full_attention_interval"))
-        return [STATE if (i + 1) % every else ATTENTION for i in range(_layers(config))]
-    return list(_by_words("layer_types", "layers_block_type")(config))
-
-
-def _jamba(config: ModelConfig) -> list[str]:
-    if config.get("layers_block_type"):
-        return list(_by_words("layers_block_type")(config))
-    period = whole(count(config, "attn_layer_period"))
-    offset = config.get("attn_layer_offset")
-    if not isinstance(offset, int):
-        raise LayoutError("the configuration has no attn_layer_offset")
-    return [ATTENTION if i % period == offset else STATE for i in range(_layers(config))]
-
-
-def _indices(name: str, start: int = 0) -> LayerKinds:
-    """Layers of attention by their numbers, counted from `start`."""
-
-    def kinds(config: ModelConfig) -> list[str]:
-        listed = config.get(name)
-        if not isinstance(listed, list):
-            raise LayoutError(f"the configuration has no {name}")
-        return [ATTENTION if i + start in listed else STATE for i in range(_layers(config))]
-
-    return kinds
-
-
-def _short_conv(config: ModelConfig) -> Sequence[str]:
-    return (_by_words("layer_types") if config.get("layer_types") else _indices("full_attn_idxs"))(
-        config
-    )
-
-
-def _kimi(config: ModelConfig) -> list[str]:
-    """Layers are counted from 1 (SGLang 0.5.23 srt/configs/kimi_linear.py)."""
-    linear = section(config, _KDA)
-    states_in, full = linear.get("kda_layers"), linear.get("full_attn_layers")
-    if isinstance(states_in, list):
-        return [STATE if i + 1 in states_in else ATTENTION for i in range(_layers(config))]
-    if isinstance(full, list):
-        return [ATTENTION if i + 1 in full else STATE for i in range(_layers(config))]
-    raise LayoutError("linear_attn_config has neither kda_layers nor full_attn_layers")
-
-
-def _groups(config: ModelConfig) -> list[str]:
-    """MiniMax-Text: 0 linear, 1 full. Ring, Ling: the last of every group keeps tokens; with KDA
-    so do layers behind the last whole group (vLLM 0.33.0 models/bailing_moe_v3.py:131)."""
-    listed = config.get("attn_type_list")
-    if isinstance(listed, list):
-        if len(listed) < _layers(config):
-            raise LayoutError("attn_type_list has no entry for each layer")
-        return [ATTENTION if each == 1 else STATE for each in listed[: _layers(config)]]
-    size, layers = whole(count(config, "layer_group_size")), _layers(config)
-    rest = layers // size * size if config.get("short_conv_kernel_size") is not None else layers
-    return [ATTENTION if (i + 1) % size == 0 or i >= rest else STATE for i in range(layers)]
-
-
-def _everywhere(kind: str) -> LayerKinds:
-    def kinds(config: ModelConfig) -> list[str]:
-        return [kind] * _layers(config)
-
-    return kinds
-
-
 # --- which state ------------------------------------------------------
 
 
@@ -313,9 +211,9 @@ def _delta_net(**type_fields: str) -> StateOf:
 
 
 def _kda(config: ModelConfig, serving: Serving) -> Cache:
-    linear = section(config, _KDA)
+    linear = section(config, KDA_SECTION)
     heads, dim, kernel = (
-        count(linear, name, inside=_KDA)
+        count(linear, name, inside=KDA_SECTION)
         for name in ("num_heads", "head_dim", "short_conv_kernel_size")
     )
     sizes = (heads, dim, kernel)
@@ -376,73 +274,77 @@ _ZAMBA = states.Mamba2Fields(
 _MAMBA2 = states.Mamba2Fields(
     heads="num_heads", dim="head_dim", groups="n_groups", size="state_size", kernel="conv_kernel"
 )
-_BAILING_KDA = _Family(name="KDA", kinds=_groups, state=_kda_of_heads, latent=True)
+_BAILING_KDA = _Family(name="KDA", kinds=by_groups, state=_kda_of_heads, latent=True)
 _FAMILIES = {
     "nemotron_h": _Family(
         name="Mamba-2",
-        kinds=_by_words("hybrid_override_pattern", "layers_block_type"),
+        kinds=by_words("hybrid_override_pattern", "layers_block_type"),
         state=_nemotron,
     ),
     "falcon_h1": _Family(
-        name="Mamba-2", kinds=_everywhere(BOTH), state=_mamba2(_EXPANDED, sglang="mamba_ssm_dtype")
+        name="Mamba-2", kinds=everywhere(BOTH), state=_mamba2(_EXPANDED, sglang="mamba_ssm_dtype")
     ),
     "granitemoehybrid": _Family(
         name="Mamba-2",
-        kinds=_by_words("layer_types", "layers_block_type"),
+        kinds=by_words("layer_types", "layers_block_type"),
         state=_mamba2(attrs.evolve(_EXPANDED, inner=None)),
     ),
     "bamba": _Family(
         name="Mamba-2",
-        kinds=_indices("attn_layer_indices"),
+        kinds=by_numbers("attn_layer_indices"),
         state=_mamba2(attrs.evolve(_EXPANDED, inner=None)),
         frameworks=("vllm",),
     ),
     "zamba2": _Family(
         name="Mamba-2",
-        kinds=_by_words("layers_block_type"),
+        kinds=by_words("layers_block_type"),
         state=_mamba2(_ZAMBA),
         frameworks=("vllm",),
     ),
-    "mamba2": _Family(name="Mamba-2", kinds=_everywhere(STATE), state=_mamba2(_MAMBA2)),
+    "mamba2": _Family(name="Mamba-2", kinds=everywhere(STATE), state=_mamba2(_MAMBA2)),
     "mamba": _Family(
         name="Mamba-1",
-        kinds=_everywhere(STATE),
+        kinds=everywhere(STATE),
         state=_mamba1("intermediate_size", "state_size", "conv_kernel"),
     ),
     "falcon_mamba": _Family(
         name="Mamba-1",
-        kinds=_everywhere(STATE),
+        kinds=everywhere(STATE),
         state=_mamba1("intermediate_size", "state_size", "conv_kernel"),
     ),
     "jamba": _Family(
         name="Mamba-1",
-        kinds=_jamba,
+        kinds=by_period,
         state=_mamba1("mamba_expand", "mamba_d_state", "mamba_d_conv"),
         frameworks=("vllm",),
     ),
-    "qwen3_next": _Family(name="GDN", kinds=_interval, state=_delta_net(sglang="mamba_ssm_dtype")),
+    "qwen3_next": _Family(
+        name="GDN", kinds=by_interval, state=_delta_net(sglang="mamba_ssm_dtype")
+    ),
     **dict.fromkeys(
         ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
         _Family(
             name="GDN",
-            kinds=_interval,
+            kinds=by_interval,
             state=_delta_net(sglang="mamba_ssm_dtype", vllm="mamba_ssm_dtype"),
         ),
     ),
     "olmo_hybrid": _Family(
         name="GDN",
-        kinds=_by_words("layer_types"),
+        kinds=by_words("layer_types"),
         state=_delta_net(),
         frameworks=("vllm",),
     ),
-    "kimi_linear": _Family(name="KDA", kinds=_kimi, state=_kda, latent=True),
-    "bailing_hybrid": _Family(name="lightning", kinds=_groups, state=_lightning, latent=True),
+    "kimi_linear": _Family(name="KDA", kinds=by_linear_section, state=_kda, latent=True),
+    "bailing_hybrid": _Family(name="lightning", kinds=by_groups, state=_lightning, latent=True),
     **dict.fromkeys(
         ("minimax", "minimax_text_01", "minimax_m1"),
-        _Family(name="lightning", kinds=_groups, state=_lightning, frameworks=("vllm",)),
+        _Family(name="lightning", kinds=by_groups, state=_lightning, frameworks=("vllm",)),
     ),
-    "lfm2": _Family(name="short convolution", kinds=_short_conv, state=_convolution("conv_dim")),
+    "lfm2": _Family(
+        name="short convolution", kinds=by_words_or_numbers, state=_convolution("conv_dim")
+    ),
     "lfm2_moe": _Family(
-        name="short convolution", kinds=_short_conv, state=_convolution("hidden_size")
+        name="short convolution", kinds=by_words_or_numbers, state=_convolution("hidden_size")
     ),
 }

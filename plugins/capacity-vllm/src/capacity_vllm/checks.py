@@ -15,11 +15,12 @@ from capacity_core.values import Known, Value
 from capacity_vllm.deployment import span_of
 from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.graphs import GraphPool
-from capacity_vllm.kv import engine_of, override_of
+from capacity_vllm.kv import override_of
 from capacity_vllm.limits import SleepMode
 from capacity_vllm.load import RequestFailed
 from capacity_vllm.pools import KvReserved, KvSize, SizedByAllocator, WeightsElsewhere
 from capacity_vllm.ranks import WorkerReading
+from capacity_vllm.sizes import engine_of
 from capacity_vllm.usage import Profiled, UsageSummary
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import attrs
 
@@ -21,19 +19,18 @@ from capacity_core.api.ledger import (
 )
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, known, least
+from capacity_core.values import Known, Origin, Unknown, Value, least
 from capacity_vllm.admission import VllmAdmission
 from capacity_vllm.args import EngineConfig, NonDefaultArgs, Settings
 from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign, StateMode
 from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.limits import EngineReady
-from capacity_vllm.pools import ContextParallel, KvReserved, KvSize, MaxConcurrency
+from capacity_vllm.pools import ContextParallel, KvReserved, KvSize
 from capacity_vllm.ranks import (
     WorkerReading,
-    is_actor,
-    process_of,
 )
+from capacity_vllm.sizes import Size, engine_numbers, engine_of, sizes_of
 
 # From here on the printed tokens are int(concurrency · longest length) for every model
 # (v1/core/kv_cache_utils.py of 0.20.0:1679 and 0.21.0:1686).
@@ -46,16 +43,6 @@ _CHOSEN_SIZES = (16, 32, 64, 128, 256)
 vllm/v1/attention/backends)."""
 
 
-@attrs.frozen(kw_only=True)
-class _Size:
-    """One statement of an engine: tokens, and the concurrency printed with it."""
-
-    dp: int
-    tokens: Value
-    reported: Reported | None
-    block: Value | None = None
-
-
 class KvReading:
     """What the engines of a run say of their KV caches."""
 
@@ -66,18 +53,18 @@ class KvReading:
         self._former = run.has(GpuBlocks) and not run.has(KvSize)
         self._ranks = _ranks_of_engine(settings)
         self._one_prints = _one_worker_prints(run)
-        self._sizes = list(_sizes(run, block_size_of(run, settings)))
+        self.sizes_of = list(sizes_of(run, block_size_of(run, settings)))
         self._blocks = self._plain_blocks()
 
     # A worker here is one engine with its own pool: a data-parallel rank.
     def workers(self, deployment: Deployment) -> tuple[WorkerFacts, ...]:
         count = deployment.workers
         named = set(range(int(count.number))) if isinstance(count, Known) else set()
-        shown = {size.dp for size in self._sizes} | {r.rank.dp or 0 for r in self._readings}
+        shown = {size.dp for size in self.sizes_of} | {r.rank.dp or 0 for r in self._readings}
         return tuple(self._worker(dp) for dp in sorted(named | shown))
 
     def _worker(self, dp: int) -> WorkerFacts:
-        sizes = [size for size in self._sizes if size.dp == dp]
+        sizes = [size for size in self.sizes_of if size.dp == dp]
         tokens = [size.tokens for size in sizes if isinstance(size.tokens, Known)]
         budgets = [
             reading.kv_budget
@@ -117,7 +104,7 @@ class KvReading:
     def _size_left(self, size: Value, dp: int) -> Value:
         """What the pool is made of, where later lines change it: less than the budget that was
         printed, or as many blocks as were asked for."""
-        numbers = _engine_numbers(self._run)
+        numbers = engine_numbers(self._run)
         mine = [s for s in self._run.of(KvReserved) if numbers.get(engine_of(s), 0) == dp]
         override = override_of(self._run)
         if override is not None:
@@ -134,7 +121,7 @@ class KvReading:
         why = "not every worker's tokens are in the log"
         return least([*tokens, *([Unknown(why=why, unit=TOKENS)] if self._lacks(tokens) else [])])
 
-    def _least_reported(self, sizes: Sequence[_Size]) -> Reported | None:
+    def _least_reported(self, sizes: Sequence[Size]) -> Reported | None:
         said = [size.reported for size in sizes if size.reported is not None]
         return least_reported([*said, *([None] if said and self._lacks(said) else [])])
 
@@ -142,7 +129,7 @@ class KvReading:
         """Whether lines that each worker's configuration gets are missing."""
         return not (self._one_prints or self._former) and len(said) < (self._ranks or 0)
 
-    def _unsaid_tokens(self, sizes: Sequence[_Size]) -> Value:
+    def _unsaid_tokens(self, sizes: Sequence[Size]) -> Value:
         """What a refused start says, when no size line does: the tokens of all blocks."""
         refused = self._run.last_of(ContextExceedsPool)
         if refused is not None and refused.event.held is not None:
@@ -155,7 +142,7 @@ class KvReading:
         """The engine that a worker belongs to; a worker known by its pid alone may be any's."""
         if reading.rank.dp is not None:
             return reading.rank.dp
-        return 0 if len({size.dp for size in self._sizes}) < 2 else None
+        return 0 if len({size.dp for size in self.sizes_of}) < 2 else None
 
     def facts(self) -> KvFacts:
         use, why = self._token_use()
@@ -223,14 +210,14 @@ class KvReading:
             return use, f"the release is not known; {longest}"
         if self._run.has(ContextParallel):
             return TokenUse.UNCLEAR, "the tokens are of all context-parallel ranks together"
-        if any(size.reported is not None for size in self._sizes):
+        if any(size.reported is not None for size in self.sizes_of):
             return TokenUse.UNCLEAR, "tokens and concurrency do not agree on one kind of KV cache"
         return TokenUse.UNCLEAR, "no concurrency line tells whether all layers keep full-length KV"
 
     @property
     def _whole_longest(self) -> bool:
         """Whether the longest request is whole blocks: then both meanings of tokens agree on it."""
-        lengths = {size.reported.request_tokens for size in self._sizes if size.reported}
+        lengths = {size.reported.request_tokens for size in self.sizes_of if size.reported}
         return not any(length % block for length in lengths for block in self._blocks)
 
     def _derived_tokens(self) -> bool | None:
@@ -262,9 +249,9 @@ class KvReading:
         if hybrid or self._run.has(ContextParallel):
             return []
         if self._former:
-            said = [size.block for size in self._sizes if isinstance(size.block, Known)]
+            said = [size.block for size in self.sizes_of if isinstance(size.block, Known)]
             return sorted({int(block.number) for block in said})
-        sizes = [s for s in self._sizes if isinstance(s.tokens, Known) and s.reported is not None]
+        sizes = [s for s in self.sizes_of if isinstance(s.tokens, Known) and s.reported is not None]
         fitting = set(_BLOCK_SIZES) if sizes else set()
         for size in sizes:
             fitting &= set(_blocks_that_fit(size))
@@ -325,7 +312,7 @@ class KvReading:
         budgets = [r.kv_budget for r in self._readings if isinstance(r.kv_budget, Known)]
         if not self._one_prints and isinstance(self._size_of(0, budgets), Unknown):
             return Unknown(why="not every worker's KV budget is in the log", unit=unit)
-        said = [size.tokens for size in self._sizes if isinstance(size.tokens, Known)]
+        said = [size.tokens for size in self.sizes_of if isinstance(size.tokens, Known)]
         if self._lacks(said):
             return Unknown(why="not every worker's tokens are in the log", unit=unit)
         if not budgets or not said:
@@ -353,96 +340,7 @@ def _one_worker_prints(run: Run) -> bool:
     return span is not None and release_key(span[0]) >= (0, 11, 1)
 
 
-def _sizes(run: Run, block: Value) -> Iterator[_Size]:
-    """Each size line with its concurrency, which up to 0.27 follows on a line of its own.
-
-    Up to 0.7.3 blocks are printed instead of tokens: they are as large as the arguments or the
-    concurrency say.
-    """
-    pending: dict[int, Sighting[Any]] = {}
-    numbers = _engine_numbers(run)
-    sizes = KvSize if run.has(KvSize) else GpuBlocks
-    sightings: list[Sighting[Any]] = run.of(sizes, MaxConcurrency)
-    for sighting in sightings:
-        dp = numbers[engine_of(sighting)]
-        event = sighting.event
-        if isinstance(event, MaxConcurrency):
-            yield _size(dp, pending.pop(dp, None), sighting, block)
-            continue
-        if dp in pending:
-            yield _size(dp, pending.pop(dp), None, block)
-        if isinstance(event, KvSize) and event.concurrency is not None:
-            yield _size(dp, sighting, sighting, block)
-        else:
-            pending[dp] = sighting
-    for dp, sighting in pending.items():
-        yield _size(dp, sighting, None, block)
-
-
-def engine_of(sighting: Sighting[Any]) -> tuple[object, ...]:
-    """What tells the engine that speaks from the others."""
-    speaker = sighting.speaker
-    return ("actor", *process_of(sighting)) if is_actor(sighting) else ("dp", speaker.dp or 0)
-
-
-def _engine_numbers(run: Run) -> dict[tuple[object, ...], int]:
-    """Data-parallel ranks of engines; actors print none and are numbered as they come."""
-    said = run.of(KvSize, MaxConcurrency, GpuBlocks)
-    engines = list(dict.fromkeys(engine_of(s) for s in said))
-    numbers = {e: int(str(e[1])) for e in engines if e[0] == "dp"}
-    free = (n for n in range(len(engines) + max(numbers.values(), default=0) + 1))
-    unused = (n for n in free if n not in numbers.values())
-    return numbers | {e: next(unused) for e in engines if e[0] == "actor"}
-
-
-def _size(
-    dp: int, size: Sighting[Any] | None, concurrency: Sighting[Any] | None, block: Value
-) -> _Size:
-    tokens: Value = Unknown(why="no 'KV cache size' line", unit=TOKENS)
-    reported = None
-    if concurrency is not None:
-        reported = Reported(
-            request_tokens=concurrency.event.request_tokens,
-            value=concurrency.value("concurrency"),
-        )
-    name = f"tokens[DP{dp}]"
-    if size is not None and isinstance(size.event, GpuBlocks):
-        block = block | _block_of(size, reported)
-        tokens = _tokens_of(size, block).named(name)
-    elif size is not None:
-        tokens = size.value("tokens", name)
-    return _Size(dp=dp, tokens=tokens, reported=reported, block=block)
-
-
-def _tokens_of(blocks: Sighting[GpuBlocks], size: Value) -> Value:
-    """blocks · block size; no block holds nothing, whatever its size."""
-    count = blocks.event.blocks
-    if count == 0:
-        how = "no block"
-        return known(0, TOKENS, Origin.DERIVED, how=how, evidence=(blocks.line,))
-    return (size.named("block size") * count).cite(blocks.line)
-
-
-def _block_of(blocks: Sighting[GpuBlocks], reported: Reported | None) -> Value:
-    """The one whole block size for which blocks · size / longest length rounds to what is printed
-    (executor/executor_base.py of 0.7.3:121, v1/core/kv_cache_utils.py of 0.7.3:525)."""
-    why = "the block size is not printed"
-    if reported is not None and isinstance(reported.value, Known) and blocks.event.blocks > 0:
-        low, high = (
-            bound * reported.request_tokens / blocks.event.blocks
-            for bound in reported.value.interval
-            if bound is not None
-        )
-        sizes = range(math.ceil(low), math.floor(high) + 1)
-        if len(sizes) == 1:
-            how = "the only block size that gives the printed concurrency"
-            lines = (blocks.line, *reported.value.evidence)
-            return known(sizes[0], TOKENS, Origin.DERIVED, how=how, evidence=lines)
-        why = f"{why}, and several give the printed concurrency"
-    return Unknown(why=why, unit=TOKENS, evidence=(blocks.line,))
-
-
-def _blocks_that_fit(size: _Size) -> list[int]:
+def _blocks_that_fit(size: Size) -> list[int]:
     if not isinstance(size.tokens, Known) or size.reported is None:
         return []
     printed = size.reported.value
