@@ -3,6 +3,7 @@ report."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 from collections.abc import Iterable, Sequence
@@ -15,16 +16,11 @@ from capacity_core.accounting.concurrency import concurrency
 from capacity_core.accounting.devices import by_rank
 from capacity_core.accounting.findings import contradictions, disagreement
 from capacity_core.accounting.gpus import gpu_row
-from capacity_core.accounting.layouts import (
-    ONE_STAGE,
-    layer_split,
-    layout_of,
-    named,
-    serving_of,
-)
+from capacity_core.accounting.layouts import layout_of, named
 from capacity_core.accounting.load import load_row
 from capacity_core.accounting.ranks import shown_rank
 from capacity_core.accounting.rows import deployment_row, evidence_rows, kv_pool_row
+from capacity_core.accounting.serving import layer_split, serving_of
 from capacity_core.api.admission import Request
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.extractors import Run
@@ -134,9 +130,8 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         config = read_model_config(_content(options.config, "config0", others), options.config)
     logs = _read(paths, plugins, options, trouble)
     chosen = selected(logs.reads, options.run)
-    told = _with_metrics(chosen.ledger, options.metrics, others, trouble)
-    layout, whole, layout_findings = _layout(config, options, told, trouble)
-    ledger = told
+    ledger = _with_metrics(chosen.ledger, options.metrics, others, trouble)
+    layout, whole, layout_findings = _layout(config, options, ledger, trouble)
     facts = tuple(sorted(ledger.ranks, key=lambda rank: rank.id.order))
     devices, device_findings = by_rank(readings, facts, ledger.deployment, options.smi_map)
     measured = tuple(reading for of_one in readings for reading in of_one)
@@ -292,16 +287,21 @@ def _layout(
     layouts, variant = named(trouble.plugins.kv_layouts, options.layout)
     split = layer_split(trouble.plugins.extractor_of(ledger.framework))
     serving = attrs.evolve(serving_of(ledger, config, split), variant=variant)
-    asked = options.layout is not None
-    printed = ledger.kv.bytes_per_full_token
-    row, findings = layout_of(
-        config, layouts, ledger.deployment, serving, trouble.blame, asked=asked, printed=printed
-    )
-    unstaged = attrs.evolve(
+    of_rank = functools.partial(
+        layout_of,
+        config,
+        layouts,
         ledger.deployment,
-        parallel=attrs.evolve(ledger.deployment.parallel, pipeline=ONE_STAGE),
+        serving,
+        trouble.blame,
+        asked=options.layout is not None,
+        printed=ledger.kv.bytes_per_full_token,
     )
-    whole, _ = layout_of(config, layouts, unstaged, serving, trouble.blame, asked=asked)
+    row, findings = of_rank()
+    stages = ledger.deployment.parallel.pipeline
+    if isinstance(stages, Known) and stages.number == 1:
+        return row, row, findings
+    whole, _ = of_rank(stages=1)
     return row, whole, findings
 
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.accounting.layouts import (
-    claim,
-    largest,
-    layer_split,
-    layout_rows,
-    named,
-    nobody_knows,
-    request_bytes,
-    stored_type,
-)
+from capacity_core.accounting.layout_rows import largest, request_bytes
+from capacity_core.accounting.layouts import claim, layout_rows, named, nobody_knows
+from capacity_core.accounting.serving import layer_split, stored_type
 from capacity_core.analysis import DEFAULT_LENGTHS, tool_version
 from capacity_core.api.admission import Request
 from capacity_core.api.kv_layouts import ModelConfig, Placement, Serving
@@ -87,7 +80,7 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
         requests=tuple(
             RequestRow(
                 request_tokens=request.tokens,
-                bytes=request_bytes(most, request.tokens, serving.page_size),
+                bytes=request_bytes(rows, request.tokens, serving.page_size),
             )
             for request in options.requests
         ),

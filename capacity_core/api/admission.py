@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from capacity_core.values import Value
+from capacity_core.units import REQUESTS
+from capacity_core.values import Known, Unknown, Value
 
 if TYPE_CHECKING:
     from capacity_core.api.ledger import WorkerFacts
@@ -28,6 +28,14 @@ class Request:
         return None if self.prompt is None else self.tokens - self.prompt
 
 
+def _requests(instance: object, attribute: attrs.Attribute[Value | None], value: object) -> None:
+    """A plugin's figure must be a value in requests, or none."""
+    if value is None:
+        return
+    if not isinstance(value, Known | Unknown) or value.unit not in (None, REQUESTS):
+        raise TypeError(f"{attribute.name} of a Fit is {value!r}, no value in requests")
+
+
 @attrs.frozen(kw_only=True)
 class Fit:
     """How many requests of one kind a worker's pools hold.
@@ -38,9 +46,9 @@ class Fit:
     be more than fit.
     """
 
-    tokens: Value | None = None
-    state: Value | None = None
-    admitted: Value | None = None
+    tokens: Value | None = attrs.field(default=None, validator=_requests)
+    state: Value | None = attrs.field(default=None, validator=_requests)
+    admitted: Value | None = attrs.field(default=None, validator=_requests)
 
 
 class Admission(Protocol):
@@ -50,16 +58,3 @@ class Admission(Protocol):
         """How many fit, given what the configuration says of all layers of the model; None when
         nothing more is known than what the worker's tokens allow."""
         ...
-
-
-@attrs.frozen(kw_only=True)
-class MetricSample:
-    """One sample of a saved metrics page; `id` is what a value cites."""
-
-    id: str
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-Metrics = Sequence[MetricSample]

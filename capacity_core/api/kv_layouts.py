@@ -11,10 +11,15 @@ from typing import Protocol
 import attrs
 
 from capacity_core.errors import LayoutError
-from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN
-from capacity_core.values import Unknown, Value
-
-_NOT_COMPUTED = Unknown(why="not computed", unit=BYTES_PER_TOKEN)
+from capacity_core.units import (
+    BYTES_PER_REQUEST,
+    BYTES_PER_SLOT,
+    BYTES_PER_TOKEN,
+    COUNT,
+    TOKENS,
+    Unit,
+)
+from capacity_core.values import Known, Unknown, Value
 
 ModelConfig = Mapping[str, object]
 """A model's config.json, with the text model's own keys on top where it nests them (see
@@ -56,6 +61,8 @@ class Placement:
             raise LayoutError(f"{count} layers are fewer than {self.pipeline} pipeline stages")
         if self.split is not None:
             sizes = self.split(count, self.pipeline)
+            if len(sizes) != self.pipeline or sum(sizes) != count or min(sizes) < 1:
+                raise LayoutError(f"{count} layers were split into stages of {sizes}")
             start = sum(sizes[: self.stage])
             return range(start, start + sizes[self.stage])
         if count % self.pipeline:
@@ -75,7 +82,8 @@ class Serving:
     own name); where `auto` was asked for it is the model's own, and `dtype_assumed`. `variant` is
     one of the layout's own `variants` that was asked for. `draft_layers` of the same kind are added
     for speculative decoding; `speculative` that it is on, whatever its layers. `sizing_mode` and
-    `window_share` say how the engine sized its pools, where it has several ways.
+    `window_share` say how the engine sized its pools, where it has several ways. `evidence` are the
+    lines that say all this, which every figure cites besides.
     """
 
     framework: str | None = None
@@ -89,6 +97,7 @@ class Serving:
     speculative: bool = False
     sizing_mode: str | None = None
     window_share: Decimal | None = None
+    evidence: tuple[str, ...] = ()
 
 
 class Keeps(str, Enum):
@@ -101,26 +110,48 @@ class Keeps(str, Enum):
     ENCODER = "encoder"  # those of an encoder's input, whatever is generated
 
 
+def _in(unit: Unit) -> Callable[[object, attrs.Attribute[Value], object], None]:
+    """A plugin's figure must be a value of this unit, or none where it may be left out."""
+
+    def check(instance: object, attribute: attrs.Attribute[Value], value: object) -> None:
+        if value is None and attribute.default is None:
+            return
+        if not isinstance(value, Known | Unknown) or value.unit not in (None, unit):
+            raise TypeError(f"{attribute.name} is {value!r}, no value in {unit}")
+
+    return check
+
+
 @attrs.frozen(kw_only=True)
 class CacheTerm:
     """One kind of cache that a request pays for, on one device.
 
     A request of n tokens costs `bytes_per_token` · min(n, `window_tokens`) +
-    `fixed_bytes_per_request`; a window of None does not end. `layers` is how many of this rank's
-    layers hold it. `slot` is the size of one stored slot of one layer, where slots are not tokens.
-    `source` is where the engine computes it; `steps` how the figure comes about, in words.
+    `fixed_bytes_per_request`; None of either is nothing, a window of None does not end. `layers` is
+    how many of this rank's layers hold it. `slot` is the size of one stored slot of one layer,
+    where slots are not tokens. `source` is where the engine computes it; `steps` how the figure
+    comes about, in words.
     """
 
     name: str
     layers: int | None = None
     keeps: Keeps = Keeps.ALL
-    bytes_per_token: Value = _NOT_COMPUTED
-    window_tokens: Value | None = None
-    fixed_bytes_per_request: Value | None = None
-    slot: Value | None = None
+    bytes_per_token: Value | None = attrs.field(default=None, validator=_in(BYTES_PER_TOKEN))
+    window_tokens: Value | None = attrs.field(default=None, validator=_in(TOKENS))
+    fixed_bytes_per_request: Value | None = attrs.field(
+        default=None, validator=_in(BYTES_PER_REQUEST)
+    )
+    slot: Value | None = attrs.field(default=None, validator=_in(BYTES_PER_SLOT))
     formula: str | None = None
     source: str | None = None
     steps: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        windowed = self.keeps in (Keeps.WINDOW, Keeps.CHUNK)
+        if windowed != (self.window_tokens is not None):
+            raise TypeError(
+                f"{self.name}: window_tokens belong to a window or chunk, and only there"
+            )
 
 
 @attrs.frozen(kw_only=True)
@@ -130,16 +161,17 @@ class LayoutReading:
     `replication` is how many of the ranks that share a KV head's tokens hold the same copy of it
     (1: each its own). `pool_bytes_per_token` is what the engine divides its budget by, where that
     is not the sum of the terms that keep all tokens; `dtype` the stored type, where the model has
-    one of its own.
+    one of its own; `assumes` what every figure rests on that nobody said.
     """
 
     family: str
     terms: tuple[CacheTerm, ...]
-    replication: Value
+    replication: Value = attrs.field(validator=_in(COUNT))
     formula: str
     source: str
-    pool_bytes_per_token: Value | None = None
+    pool_bytes_per_token: Value | None = attrs.field(default=None, validator=_in(BYTES_PER_TOKEN))
     dtype: Value | None = None
+    assumes: tuple[str, ...] = ()
 
 
 class KVLayout(Protocol):
@@ -171,6 +203,21 @@ def element_bytes(dtype: str | None) -> int | None:
     return _ELEMENT_BYTES.get(str(dtype))
 
 
-def in_bytes_per_request(why: str) -> Unknown:
-    """An unknown state of a request."""
-    return Unknown(why=why, unit=BYTES_PER_REQUEST)
+_NAMES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "fp8": "fp8_e4m3",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e4m3fnuz": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "float8_e5m2fnuz": "fp8_e5m2",
+}
+
+
+def plain_type(dtype: str) -> str:
+    """One name for a type, however a file or a log prints it."""
+    name = dtype.removeprefix("torch.").lower()
+    return _NAMES.get(name, name)

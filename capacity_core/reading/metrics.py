@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from capacity_core.api.admission import MetricSample
+from capacity_core.api.metrics import MetricSample
 from capacity_core.errors import UnusableInput
 
 
 def read_metrics(content: bytes, path: str) -> tuple[MetricSample, ...]:
-    """Every sample of the page, in its order; a value cites `metrics0:` and the sample's name.
+    """Every sample of the page, in its order; a value cites its line, `metrics0:12`.
 
     Raises UnusableInput, naming the path, when the page is not in this format or has no sample.
     """
@@ -17,12 +17,14 @@ def read_metrics(content: bytes, path: str) -> tuple[MetricSample, ...]:
     try:
         samples = [
             MetricSample(
-                id=f"metrics0:{sample.name}",
+                id=f"metrics0:{number}",
                 name=sample.name,
                 labels=dict(sample.labels),
                 value=float(sample.value),
             )
-            for family in text_string_to_metric_families(text)
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip() and not line.startswith("#")
+            for family in text_string_to_metric_families(line + "\n")
             for sample in family.samples
         ]
     # The parser raises many kinds of errors for text that is no such page.

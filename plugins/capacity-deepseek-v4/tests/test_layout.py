@@ -83,10 +83,12 @@ def test_every_choice_of_slots_can_be_asked_for() -> None:
 def test_the_family_and_the_fields_it_rests_on() -> None:
     v4, v41 = read(V4), read(V41)
     assert (v4.family, v41.family) == ("DeepSeek-V4", "DeepSeek-V4.1")
-    assert v4.replication.evidence == ("config0:compress_ratios",)
+    sizes = ("config0:num_hidden_layers", "config0:sliding_window", "config0:index_head_dim")
+    assert v4.replication.evidence == ("config0:compress_ratios", *sizes)
     assert v41.replication.evidence == (
         "config0:kv_source_layer_ids",
         "config0:compress_ratios",
+        *sizes,
     )
 
 
@@ -370,10 +372,13 @@ def test_every_term_says_how_and_where_the_engine_counts_it(
         assert each.formula
         assert each.source is not None
         assert engine in each.source
-        assert isinstance(each.bytes_per_token, Known)
-        assert each.bytes_per_token.unit is BYTES_PER_TOKEN
-        assert each.bytes_per_token.origin is Origin.THEORETICAL
-        assert "config0:compress_ratios" in each.bytes_per_token.evidence
+        if each.keeps is Keeps.STATE:
+            assert each.bytes_per_token is None
+        else:
+            assert isinstance(each.bytes_per_token, Known)
+            assert each.bytes_per_token.unit is BYTES_PER_TOKEN
+            assert each.bytes_per_token.origin is Origin.THEORETICAL
+            assert "config0:compress_ratios" in each.bytes_per_token.evidence
         if each.fixed_bytes_per_request is not None:
             assert isinstance(each.fixed_bytes_per_request, Known)
             assert each.fixed_bytes_per_request.unit is BYTES_PER_REQUEST

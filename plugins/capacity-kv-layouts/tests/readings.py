@@ -57,10 +57,15 @@ def number(value: Value | None) -> Decimal:
     return value.number
 
 
+def cost(value: Value | None) -> Decimal:
+    """The number of a cost of which none is nothing."""
+    return Decimal(0) if value is None else number(value)
+
+
 def per_token(reading: LayoutReading, keeps: Keeps = Keeps.ALL) -> Decimal:
     """Bytes of a token, summed over the caches that keep what `keeps` says."""
     terms = (term for term in reading.terms if term.keeps is keeps)
-    return sum((number(term.bytes_per_token) for term in terms), Decimal(0))
+    return sum((cost(term.bytes_per_token) for term in terms), Decimal(0))
 
 
 def state(reading: LayoutReading, keeps: Keeps = Keeps.STATE) -> Decimal:
@@ -82,7 +87,7 @@ def request(reading: LayoutReading, tokens: int) -> Decimal:
         held = tokens
         if term.window_tokens is not None:
             held = min(tokens, int(number(term.window_tokens)))
-        bytes_ += number(term.bytes_per_token) * held
+        bytes_ += cost(term.bytes_per_token) * held
         if term.fixed_bytes_per_request is not None:
             bytes_ += number(term.fixed_bytes_per_request)
     return bytes_

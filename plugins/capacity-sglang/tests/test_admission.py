@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capacity_core.api.admission import Fit, MetricSample, Request
+from capacity_core.api.admission import Fit, Request
 from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import Deployment, Ledger, Status, WorkerFacts
+from capacity_core.api.metrics import MetricSample
 from capacity_core.api.report import LayoutRow, TermRow
 from capacity_core.units import BYTES_PER_TOKEN, SLOTS, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known

@@ -11,6 +11,7 @@ from capacity_core.errors import LayoutError
 
 RATIOS = (4, 128, 1, 2)
 OWNERS = ("kv_source_layer_ids", "compress_ratios")
+_SIZES = ("num_hidden_layers", "sliding_window", "index_head_dim")
 # Slots are known for this latent alone.
 _GEOMETRY = {"head_dim": 512, "qk_rope_head_dim": 64}
 
@@ -66,7 +67,7 @@ def stage_of(config: ModelConfig, placement: Placement, *, untrimmed: bool = Fal
         index_dim=_whole(config, "index_head_dim"),
         window=_whole(config, "sliding_window"),
         shares=low,
-        fields=tuple(f"config0:{field}" for field in OWNERS if config.get(field)),
+        fields=tuple(f"config0:{field}" for field in (*OWNERS, *_SIZES) if config.get(field)),
     )
 
 

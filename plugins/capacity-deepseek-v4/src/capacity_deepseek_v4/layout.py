@@ -18,6 +18,7 @@ _STORED = {
     "sglang": ("fp8_e4m3",),
     "vllm": ("fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla"),
 }
+_COUNTED = {"sglang": "SGLang 0.5.23", "vllm": "vLLM 0.33.0"}
 _INDEXED = ("v4", "v41", "v41_fp4")
 
 
@@ -47,10 +48,13 @@ class DeepSeekV4:
         Raises LayoutError for another latent, a KV type with other slots, a field that is absent or
         that no engine reads, and when no framework is named.
         """
-        if serving.framework is None:
+        framework = serving.framework
+        if framework is None:
             raise LayoutError("engines count these caches differently; name one with --framework")
-        in_vllm = serving.framework == "vllm"
-        stored = _STORED["vllm" if in_vllm else "sglang"]
+        if framework not in _STORED:
+            raise LayoutError(f"how {framework} stores this model is not known")
+        in_vllm = framework == "vllm"
+        stored = _STORED[framework]
         if serving.dtype not in stored and not serving.dtype_assumed and serving.dtype is not None:
             raise LayoutError(
                 f"KV type {serving.dtype} has slots of its own; known are those of "
@@ -76,6 +80,7 @@ class DeepSeekV4:
             if in_vllm
             else sglang.divisor(terms, stage, serving),
             dtype=_own_type(serving),
+            assumes=() if serving.version else (f"counted as in {_COUNTED[framework]}",),
         )
 
 

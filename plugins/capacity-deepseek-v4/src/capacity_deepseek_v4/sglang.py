@@ -30,10 +30,12 @@ SOURCE = "SGLang 0.5.23 srt/model_executor/pool_configurator.py `DSV4PoolConfigu
 _FP32 = 4
 _RINGS = {4: 8, 128: 128}
 _DRAFT_RINGS = {4: 16, 128: 256}
-_PAIR_ROWS = 2  # ratio 2; with speculative decoding as many as its draft tokens want
 """Rows of the compressor's ring, by ratio, without and with speculative decoding
 (srt/mem_cache/deepseek_v4_memory_pool.py `get_compress_state_ring_size`)."""
 
+_PAIR_ROWS = 2  # ratio 2; with speculative decoding as many as its draft tokens want
+
+_FIRST = (0, 5, 12)
 _STATE_FIXED_SINCE = (0, 5, 15)  # the state of ratio 128 left the coefficient
 STAGED_SINCE = _STATE_FIXED_SINCE  # before, every stage counted all layers, the draft's too
 _PADDED_SINCE = (0, 5, 21)  # pages count with their padding, state of ratio 4 by the page
@@ -66,7 +68,7 @@ def _speculates(serving: Serving) -> bool:
 
 
 def _refuse_early(stage: Stage, variant: str, release: tuple[int, ...]) -> None:
-    since = None
+    since, what = _FIRST, "DeepSeek-V4"
     if stage.shares:
         since, what = _PADDED_SINCE, "V4.1"
     if variant != "v4":
@@ -75,7 +77,7 @@ def _refuse_early(stage: Stage, variant: str, release: tuple[int, ...]) -> None:
         since, what = _LOW_PRICED_SINCE, f"slots {variant}"
     if variant.endswith(MXFP4):
         raise LayoutError("SGLang counts index keys by their ratio, whatever is stored")
-    if since is not None and release < since:
+    if release < since:
         raise LayoutError(f"SGLang has {what} since {'.'.join(map(str, since))}")
 
 
@@ -152,9 +154,7 @@ def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Val
 
     In cap and ring mode windows are fixed bytes. A draft layer raises both parts by (L + 1) / L.
     """
-    nothing = terms.figure(0, BYTES_PER_TOKEN, "no layer owns any", stage)
-    growth = total([nothing, *(p.bytes_per_token for p in parts if p.keeps is Keeps.ALL)])
-    windows = total([nothing, *(p.bytes_per_token for p in parts if p.keeps is Keeps.WINDOW)])
+    growth, windows = (_sum(parts, keeps, stage) for keeps in (Keeps.ALL, Keeps.WINDOW))
     if not isinstance(growth, Known) or not isinstance(windows, Known):
         return growth
     mode = serving.sizing_mode
@@ -185,6 +185,12 @@ def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Val
     if draft != 1:
         how = f"({how}) * {stage.layers + 1} / {stage.layers}"
     return terms.figure(number, BYTES_PER_TOKEN, how, stage)
+
+
+def _sum(parts: tuple[CacheTerm, ...], keeps: Keeps, stage: Stage) -> Value:
+    nothing = terms.figure(0, BYTES_PER_TOKEN, "no layer owns any", stage)
+    costs = [p.bytes_per_token for p in parts if p.keeps is keeps]
+    return total([nothing, *(cost for cost in costs if cost is not None)])
 
 
 def _times(number: Decimal, factor: Fraction) -> Decimal:

@@ -129,7 +129,6 @@ def state_of_request(
         name=f"compressor state, ratio {ratio}",
         layers=layers,
         keeps=Keeps.STATE,
-        bytes_per_token=figure(0, BYTES_PER_TOKEN, "no growth", stage),
         fixed_bytes_per_request=fixed,
         formula=how,
         source=source,

@@ -14,7 +14,7 @@ from math import lcm
 from capacity_core.api.kv_layouts import CacheTerm, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN
-from capacity_core.values import Known
+from capacity_core.values import Unknown, Value
 from capacity_deepseek_v4 import terms
 from capacity_deepseek_v4.layers import LATENT, Stage
 from capacity_deepseek_v4.slots import (
@@ -57,7 +57,8 @@ def slots_of(stage: Stage, serving: Serving) -> tuple[SlotLayout, SlotLayout]:
     choices = {"v4": (V4, V4), "v41": (V41_FP8, V41_FP8), "v41_fp4": (V41_FP8, V41_FP4)}
     if asked not in choices:
         raise LayoutError(
-            "the device decides which slots vLLM stores of V4.1: name them with --layout v41 "
+            ("" if asked is None else f"vLLM stores no slots {asked}: ")
+            + "the device decides which slots vLLM stores of V4.1: name them with --layout v41 "
             "(SM100), v41_fp4 (SM100 with nvfp4_ds_mla) or v4 (others)"
         )
     return choices[asked]
@@ -109,12 +110,15 @@ def _states(stage: Stage) -> Iterator[CacheTerm]:
         yield terms.state_of_request(stage, 2, _RING_ROWS * row, words, SOURCE)
 
 
-def divisor(stage: Stage, serving: Serving) -> Known:
+def divisor(stage: Stage, serving: Serving) -> Value:
     """Bytes of the pool for one token in full-length caches: a block's pages, each padded, the sum
     padded to what all of its kinds of pages align to."""
     window, main = slots_of(stage, serving)
     page = serving.page_size or PAGE_TOKENS
     key, _ = _index_key(stage, serving)
+    if not stage.owners:
+        why = "no layer of this stage owns a cache that grows"
+        return Unknown(why=why, unit=BYTES_PER_TOKEN, evidence=stage.fields)
     aligns = {576} if main is V4 else {window.slot_bytes, main.slot_bytes}
     block = 0
     for ratio, layers in stage.owners.items():

@@ -71,13 +71,18 @@ def cited(*values: Known) -> tuple[str, ...]:
     return tuple(dict.fromkeys(field for value in values for field in value.evidence))
 
 
+_FRAMEWORKS = ("sglang", "vllm")
+
+
 def one_framework(serving: Serving, subject: str) -> str:
     """The framework's name, where engines differ in `subject`.
 
-    Raises LayoutError when it is not known.
+    Raises LayoutError when it is not given, and for one whose ways nobody wrote down here.
     """
     if serving.framework is None:
         raise LayoutError(
             f"engines differ in how they keep {subject}; name one with --framework sglang or vllm"
         )
+    if serving.framework not in _FRAMEWORKS:
+        raise LayoutError(f"how {serving.framework} keeps {subject} is not known")
     return serving.framework

@@ -10,7 +10,6 @@ from capacity_core.api.kv_layouts import (
     LayoutReading,
     ModelConfig,
     Serving,
-    in_bytes_per_request,
 )
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_REQUEST
@@ -80,14 +79,14 @@ def _of_encoder(config: ModelConfig, own: Cache) -> Cache:
     cost = own.per_token
     if not given(config, "max_source_positions"):
         why = "max_source_positions, the encoder's tokens, is not in the configuration"
-        state: Known | Unknown = in_bytes_per_request(why)
+        state: Known | Unknown = Unknown(why=why, unit=BYTES_PER_REQUEST)
     elif isinstance(cost, Known):
         tokens = count(config, "max_source_positions")
         how = f"{tokens.number} encoder tokens * {cost.how}"
         operands = tuple(value for value in cost.operands if isinstance(value, Known))
         state = amount(int(cost.number * tokens.number), BYTES_PER_REQUEST, how, tokens, *operands)
     else:
-        state = in_bytes_per_request("the KV dtype is not known")
+        state = Unknown(why="the KV dtype is not known", unit=BYTES_PER_REQUEST)
     return Cache(
         name="encoder's keys and values",
         keeps=Keeps.ENCODER,

@@ -19,7 +19,7 @@ from capacity_core.api.kv_layouts import (
     LayoutReading,
     Serving,
 )
-from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN, TOKENS, Unit
+from capacity_core.units import BYTES_PER_TOKEN, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, Value
 from capacity_kv_layouts.config_fields import cited
 
@@ -137,19 +137,19 @@ def _term(cache: Cache, layers: int, context: int, counted: tuple[str, ...]) -> 
         name=cache.name,
         layers=layers,
         keeps=cache.keeps,
-        bytes_per_token=_times(cache.per_token, layers, BYTES_PER_TOKEN, ranks).cite(*counted),
+        bytes_per_token=None
+        if cache.per_token is None
+        else _times(cache.per_token, layers, ranks).cite(*counted),
         window_tokens=None if cache.window is None else attrs.evolve(cache.window, unit=TOKENS),
         fixed_bytes_per_request=None
         if cache.state is None
-        else _times(cache.state, layers, BYTES_PER_REQUEST).cite(*counted),
+        else _times(cache.state, layers).cite(*counted),
         formula=None if isinstance(cache.per_token or cache.state, Known) else cache.formula,
         source=cache.source,
     )
 
 
-def _times(value: Value | None, layers: int, unit: Unit, ranks: int = 1) -> Value:
-    if value is None:
-        return amount(0, unit, "no growth")
+def _times(value: Value, layers: int, ranks: int = 1) -> Value:
     if isinstance(value, Unknown):
         return value
     shared = f" / {ranks} ranks that share the tokens" if ranks > 1 else ""
@@ -167,6 +167,7 @@ def _pool_divisor(terms: Sequence[CacheTerm], ratio: Fraction) -> Value:
     values = [
         term.bytes_per_token if term.keeps is Keeps.ALL else term.bytes_per_token * share
         for term in terms
+        if term.bytes_per_token is not None
     ]
     result = values[0]
     for value in values[1:]:

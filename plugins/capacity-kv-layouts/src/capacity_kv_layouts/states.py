@@ -17,11 +17,11 @@ from capacity_core.api.kv_layouts import (
     ModelConfig,
     Serving,
     element_bytes,
-    in_bytes_per_request,
+    plain_type,
 )
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_REQUEST
-from capacity_core.values import Known
+from capacity_core.values import Known, Unknown
 from capacity_kv_layouts.config_fields import cited, count, given, one_framework, whole
 from capacity_kv_layouts.layers import Cache, amount
 
@@ -56,9 +56,7 @@ def state_types(config: ModelConfig, serving: Serving, *, fields: Mapping[str, s
 
 
 def _bytes_of(dtype: object) -> int | None:
-    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
-    name = str(dtype).removeprefix("torch.")
-    return element_bytes(names.get(name, name))
+    return element_bytes(plain_type(str(dtype)))
 
 
 @attrs.frozen(kw_only=True)
@@ -197,7 +195,7 @@ def _state(
             continue
         if size is None:
             why = "the configuration names no dtype, which the state has"
-            unknown = attrs.evolve(in_bytes_per_request(why), evidence=cited(*fields))
+            unknown = Unknown(why=why, unit=BYTES_PER_REQUEST, evidence=cited(*fields))
             return Cache(
                 name=name, keeps=Keeps.STATE, state=unknown, formula=_FORMULA, source=SOURCE
             )

@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 
-from capacity_core.api.admission import Metrics
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     Deployment,
@@ -21,6 +20,7 @@ from capacity_core.api.ledger import (
     Stage,
     Status,
 )
+from capacity_core.api.metrics import Metrics
 from capacity_core.api.process import Traceback, log_of
 from capacity_core.api.versions import release_key
 from capacity_core.units import GIB, RATIO, TOKENS

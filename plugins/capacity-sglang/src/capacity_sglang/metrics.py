@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import attrs
 
-from capacity_core.api.admission import Metrics
 from capacity_core.api.ledger import Ledger, WorkerFacts
+from capacity_core.api.metrics import Metrics
 from capacity_core.units import TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_sglang.admission import SglangAdmission

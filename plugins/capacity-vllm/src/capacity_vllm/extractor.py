@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.api.admission import Metrics
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import Ledger, Levers
+from capacity_core.api.metrics import Metrics
 from capacity_core.units import BYTES, COUNT
 from capacity_core.values import Known
 from capacity_vllm.args import (

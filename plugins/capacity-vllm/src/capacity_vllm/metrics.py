@@ -10,8 +10,8 @@ from decimal import Decimal
 
 import attrs
 
-from capacity_core.api.admission import Metrics, MetricSample
 from capacity_core.api.ledger import Ledger
+from capacity_core.api.metrics import Metrics, MetricSample
 from capacity_core.units import COUNT, TOKENS, Unit
 from capacity_core.values import Known, Origin, known
 from capacity_vllm.admission import VllmAdmission

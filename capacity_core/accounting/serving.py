@@ -1,0 +1,104 @@
+"""How a model is served, as far as a log says: what a KV layout needs beside the configuration."""
+
+from __future__ import annotations
+
+from capacity_core.api.extractors import Extractor
+from capacity_core.api.kv_layouts import (
+    LayerSplit,
+    ModelConfig,
+    Placement,
+    Serving,
+    plain_type,
+)
+from capacity_core.api.ledger import Deployment, Ledger
+from capacity_core.errors import LayoutError
+from capacity_core.values import Known, Unknown, Value
+
+
+def serving_of(ledger: Ledger, config: ModelConfig, split: LayerSplit | None) -> Serving:
+    """How a log's server serves the model; the stored type is as allocated, as asked for, or for
+    `auto` the model's own. The sizes of its placement are not judged here."""
+    deployment, kv = ledger.deployment, ledger.kv
+    types = [
+        value
+        for value in (deployment.kv_cache_dtype_resolved, deployment.kv_cache_dtype)
+        if isinstance(value, Known)
+    ]
+    named = next((value for value in types if value.amount != "auto"), None)
+    dtype, assumed = stored_type("auto" if named is None else str(named.amount), config)
+    said = [
+        value
+        for value in (
+            *(types[-1:] if named is None else (named,)),
+            deployment.page_size,
+            deployment.version,
+            kv.sizing_mode,
+            kv.window_share,
+        )
+        if isinstance(value, Known)
+    ]
+    return Serving(
+        framework=ledger.framework,
+        version=_text(deployment.version),
+        placement=Placement(split=split),
+        dtype=dtype if types else None,
+        dtype_assumed=assumed and bool(types),
+        page_size=_whole(deployment.page_size),
+        speculative=isinstance(deployment.speculative, Known),
+        sizing_mode=_text(kv.sizing_mode),
+        window_share=kv.window_share.number if isinstance(kv.window_share, Known) else None,
+        evidence=tuple(dict.fromkeys(line for value in said for line in value.evidence)),
+    )
+
+
+def stored_type(asked: str, config: ModelConfig) -> tuple[str | None, bool]:
+    """The name of the stored type, and whether it was assumed: `auto` is the model's own, unless
+    its quantization names one for KV."""
+    if asked != "auto":
+        return plain_type(asked), False
+    quantization = config.get("quantization_config")
+    if isinstance(quantization, dict) and any(
+        said for name, said in quantization.items() if "kv_cache" in name
+    ):
+        return None, True
+    own = config.get("dtype") or config.get("torch_dtype")
+    name = None if own is None else plain_type(str(own))
+    # Engines load checkpoints of 32 bits in 16, in a type that they choose.
+    return (None if name == "fp32" else name), True
+
+
+def placement_of(
+    deployment: Deployment, split: LayerSplit | None, stages: int | None = None
+) -> tuple[Placement, tuple[str, ...]]:
+    """Where the layers and heads of a rank lie, and the lines that say so; with `stages` as if
+    there were so many. Context-parallel ranks of a prefill hold copies, so a log's are not counted.
+
+    Raises LayoutError, with the reason, when the log leaves a size open.
+    """
+    parallel = deployment.parallel
+    tensor, tensor_lines = _size("attention tensor parallel", parallel.attention_tensor)
+    lines: tuple[str, ...] = ()
+    if stages is None:
+        stages, lines = _size("pipeline parallel", parallel.pipeline)
+    placement = Placement(attention_tensor=tensor, pipeline=stages, split=split)
+    return placement, (*tensor_lines, *lines)
+
+
+def layer_split(extractor: Extractor | None) -> LayerSplit | None:
+    """How a framework cuts layers into stages; None when its plugin does not say."""
+    return getattr(extractor, "split_layers", None)
+
+
+def _size(name: str, size: Value) -> tuple[int, tuple[str, ...]]:
+    if not isinstance(size, Known) or size.number < 1:
+        why = size.why if isinstance(size, Unknown) else "it is printed as less than 1"
+        raise LayoutError(f"the {name} size is not known ({why})")
+    return int(size.number), size.evidence
+
+
+def _text(value: Value) -> str | None:
+    return str(value.amount) if isinstance(value, Known) else None
+
+
+def _whole(value: Value) -> int | None:
+    return int(value.number) if isinstance(value, Known) and value.number > 0 else None
