@@ -234,7 +234,7 @@ def _with_metrics(
             Finding(
                 code="metrics-say-nothing",
                 severity=Severity.WARNING,
-                message=f"{path}: has no sample of {ledger.title}'s KV cache",
+                message=f"{path}: adds nothing to what the log says of {ledger.title}'s KV cache",
                 evidence=("metrics0",),
             )
         )

@@ -20,6 +20,7 @@ from capacity_core.api.report import ABSENT, Concurrency, ConcurrencyRow, Layout
 from capacity_core.units import REQUESTS, TOKENS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
 
+_NO_WINDOWS = "no layer keeps a sliding window: with windows more fit than the engine reckons"
 NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
 
 
@@ -156,7 +157,8 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     if kv.token_use is TokenUse.ANY_LENGTH:
         return _for_any_page(worker, kv, ledger.deployment.page_size, length)
     if kv.token_use is TokenUse.LONGEST_ONLY and longest:
-        return _whole(_longest(worker, kv, length))
+        reckoned = _whole(_longest(worker, kv, length))
+        return reckoned if kv.share_bounds else reckoned.assume(_NO_WINDOWS)
     if kv.token_use is TokenUse.UNCLEAR:
         return _by_reported(worker, kv, length)
     most = _by_cost(worker, attrs.evolve(kv, unusable=None), _cost(length))
@@ -247,9 +249,16 @@ def _by_reported(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:
     said = worker.reported
     if said is not None and said.request_tokens == length and isinstance(said.value, Known):
         count = said.value.floor()
-        reported = attrs.evolve(count, unit=REQUESTS, origin=Origin.DERIVED)
-        return _whole(reported)
+        return _reckoned(_whole(attrs.evolve(count, unit=REQUESTS, origin=Origin.DERIVED)))
     return Unknown(why=kv.token_use_why, unit=REQUESTS, evidence=worker.tokens.evidence)
+
+
+def _reckoned(count: Value) -> Value:
+    """What the engine reckons for its longest request is what a prefill holds at most: with sliding
+    windows more requests run beside one another."""
+    why = "the engine reckons a whole prefill for each request, which windows do not keep"
+    low = count.interval[0]
+    return Unknown(why=why, unit=REQUESTS, at_least=low, evidence=count.evidence)
 
 
 def _cost(length: int) -> Known:

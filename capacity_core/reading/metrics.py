@@ -30,7 +30,8 @@ def read_metrics(content: bytes, path: str) -> tuple[MetricSample, ...]:
     # The parser raises many kinds of errors for text that is no such page.
     except Exception as error:  # noqa: BLE001
         raise UnusableInput(
-            f"{path}: is no metrics page ({error}). Save one with: curl -s HOST:PORT/metrics"
+            f"{path}: is no metrics page ({ascii(str(error))[:80]}). "
+            "Save one with: curl -s HOST:PORT/metrics"
         ) from None
     if not samples:
         raise UnusableInput(

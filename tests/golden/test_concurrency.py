@@ -39,14 +39,16 @@ def write(folder: Path, name: str, content: str) -> str:
 # --- vLLM -----------------------------------------------------------------
 
 
-def start(blocks: int, reckoned: int, length: int, *behind: str, **args: object) -> list[str]:
+def start(
+    blocks: int, reckoned: int, length: int, *behind: str, gib: str = "20.0", **args: object
+) -> list[str]:
     """A start of 0.33.0, which prints int(blocks / reckoned · length) tokens; `reckoned` are the
     blocks of a request of `length`. `behind` is printed after them, as the groups are."""
     concurrency = blocks / reckoned
     return [
         asked(**{"max_model_len": length, **args}),  # type: ignore[arg-type]
         config("0.33.0", length),
-        budget("20.0"),
+        budget(gib),
         sized_in_one(int(concurrency * length), length, concurrency),
         *behind,
         said("init engine (profile, create kv cache, warmup model) took 12.34 s"),
@@ -133,12 +135,12 @@ BLOCK, BATCHED, LONGEST = 32, 2048, 4096
 
 def windowed(blocks: int = 4096, **args: object) -> list[str]:
     """One group of full layers and five of windows; two steps of 2,048 tokens are in flight:
-    128 + 5 · (ceil(min(255 + 4,096, 4,096) / 32) + 1) = 773 blocks a request."""
+    128 + 5 · (ceil(min(255 + 4,096, 4,096) / 32) + 1) = 773 blocks a request. A block is two layers
+    of 32 tokens of 2,048 B: 4,096 of them are half a GiB."""
     reckoned = 128 + 5 * (-(-min(255 + 2 * BATCHED, LONGEST) // BLOCK) + 1)
     assert reckoned == 773
-    return start(
-        blocks, reckoned, LONGEST, block_size=BLOCK, max_num_batched_tokens=BATCHED, **args
-    )
+    asked_for = {"block_size": BLOCK, "max_num_batched_tokens": BATCHED, **args}
+    return start(blocks, reckoned, LONGEST, gib=f"{blocks / 8192:.2f}", **asked_for)
 
 
 # While the last prompt is read the others grow to their end, or not yet.

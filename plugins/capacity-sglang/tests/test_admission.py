@@ -7,6 +7,7 @@ latter were had by simulating that code's eviction by hand for the cases named.
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -17,10 +18,10 @@ from hypothesis import strategies as st
 
 from capacity_core.api.admission import Fit, Request
 from capacity_core.api.kv_layouts import Keeps
-from capacity_core.api.ledger import Deployment, Ledger, Status, WorkerFacts
+from capacity_core.api.ledger import Deployment, Ledger, Pool, Role, Status, WorkerFacts
 from capacity_core.api.metrics import MetricSample
 from capacity_core.api.report import LayoutRow, TermRow
-from capacity_core.units import BYTES_PER_TOKEN, SLOTS, TOKENS, Unit
+from capacity_core.units import BYTES_PER_TOKEN, GIB, SLOTS, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_sglang.admission import SglangAdmission
 from capacity_sglang.metrics import with_metrics
@@ -38,12 +39,13 @@ def admission(**more: Any) -> SglangAdmission:
     hybrid: dict[str, Any] = {
         "page": said(1),
         "window_tokens": said(20_000, line=2),
-        "windows": True,
+        "alone": False,
+        "unified": False,
         "chunk": said(2048),
         "cached": True,
         "ahead": True,
         "slots_each": NO_SLOTS,
-        "draft": False,
+        "reserved": None,
     }
     return SglangAdmission(**(hybrid | more))
 
@@ -187,13 +189,60 @@ def test_bounds_cite_both_pools_and_say_what_leaves_them_open() -> None:
     [
         {"page": UNSAID},
         {"window_tokens": UNSAID},
-        {"draft": True},
-        {"windows": False},
+        {"unified": True},
     ],
     ids=lambda more: next(iter(more)),
 )
 def test_without_one_of_the_sizes_nothing_is_added_to_the_tokens(more: dict[str, Any]) -> None:
     assert admission(**more).fit(worker(), Request(5000, 4000), layout()) is None
+
+
+def test_a_draft_leaves_the_most_of_both_pools() -> None:
+    value = tokens_of(admission(reserved=said(8)).fit(worker(), Request(5000, 4000), layout()))
+    assert isinstance(value, Unknown)
+    assert (value.at_least, value.at_most) == (None, 20_000 // 1024)
+    assert "draft" in value.why
+
+
+@pytest.mark.parametrize(
+    ("page", "pool", "reserved", "low", "high"),
+    [
+        (128, 802_688, 8, 169, 174),  # 37 pages of 128 with 4,607 + 8, 36 without
+        (128, 527_360, 4, 111, 114),
+        (1, 100_000, 8, 100_000 // 4616, 100_000 // 4607),
+        (1, 100_000, None, 21, 21),
+    ],
+)
+def test_a_drafts_tokens_are_reserved_at_the_end_of_a_request(
+    page: int, pool: int, reserved: int | None, low: int, high: int
+) -> None:
+    """4,096 + 512 of a plain model: SGLang 0.5.23 srt/speculative/allocation_sizing.py:82 allocates
+    up to ceil(tokens + twice a step's)."""
+    run = admission(
+        page=said(page),
+        window_tokens=UNSAID,
+        alone=True,
+        reserved=None if reserved is None else said(reserved),
+    )
+    assert span(tokens_of(run.fit(worker(pool), Request(4608, 4096), None))) == (low, high)
+
+
+def test_unprinted_tokens_of_a_draft_leave_a_bound() -> None:
+    run = admission(window_tokens=UNSAID, alone=True, reserved=UNSAID)
+    value = tokens_of(run.fit(worker(100_000), Request(4608, 4096), None))
+    assert isinstance(value, Unknown)
+    assert (value.at_least, value.at_most) == (None, 100_000 // 4607)
+
+
+def test_the_windows_pool_is_what_was_allocated_where_no_split_is_printed() -> None:
+    """In cap mode no line prints the split."""
+    size = known(1, GIB, Origin.PRINTED, how="a line")
+    pool = Pool(role=Role.TARGET, label="swa", tokens=said(20_000, line=7), size=size)
+    sized = attrs.evolve(worker(), pools=(pool,))
+    run = admission(window_tokens=UNSAID)
+    value = tokens_of(run.fit(sized, Request(5000, 4000), layout()))
+    assert value.interval[1] == 20_000 // 1024
+    assert "log0:7" in value.evidence
 
 
 def test_without_a_configuration_or_its_window_nothing_is_added() -> None:
@@ -218,7 +267,7 @@ def test_an_unsaid_split_never_promises_more_than_a_said_one() -> None:
 @pytest.mark.parametrize(("each", "fits"), [(1, 361), (3, 120), (4, 90), (5, 72)])
 def test_states_are_slots_over_those_of_a_request(each: int, fits: int) -> None:
     """361 slots: 361, 120, 90 and 72 requests."""
-    plain = admission(windows=False, slots_each=said(each, SLOTS, line=4))
+    plain = admission(window_tokens=UNSAID, slots_each=said(each, SLOTS, line=4))
     fit = plain.fit(worker(slots=361), Request(5000), None)
     assert fit is not None
     assert fit.tokens is None
@@ -229,7 +278,7 @@ def test_states_are_slots_over_those_of_a_request(each: int, fits: int) -> None:
 
 def test_slots_of_an_unprinted_strategy_are_a_bound() -> None:
     """A request takes one slot or more."""
-    fit = admission(windows=False).fit(worker(slots=361), Request(5000), None)
+    fit = admission(window_tokens=UNSAID).fit(worker(slots=361), Request(5000), None)
     assert fit is not None
     assert isinstance(fit.state, Unknown)
     assert fit.state.why
@@ -239,7 +288,9 @@ def test_slots_of_an_unprinted_strategy_are_a_bound() -> None:
 
 def test_what_the_number_of_slots_assumes_is_kept() -> None:
     each = said(5, SLOTS).assume("a variable is not set")
-    fit = admission(windows=False, slots_each=each).fit(worker(slots=361), Request(5000), None)
+    fit = admission(window_tokens=UNSAID, slots_each=each).fit(
+        worker(slots=361), Request(5000), None
+    )
     assert fit is not None
     assert isinstance(fit.state, Known)
     assert fit.state.assuming == ("a variable is not set",)
@@ -268,7 +319,7 @@ def ledger(**more: Any) -> Ledger:
         "reached": None,
         "deployment": Deployment(),
         "workers": (worker(None),),
-        "admission": admission(page=UNSAID, window_tokens=UNSAID, windows=False),
+        "admission": admission(page=Deployment().page_size, window_tokens=UNSAID, alone=True),
     }
     return Ledger(**(fields | more))
 
@@ -292,6 +343,34 @@ def test_gauges_supply_pages_and_both_pools() -> None:
 def test_a_log_comes_before_a_metrics_page() -> None:
     told = with_metrics(ledger(workers=(worker(90_000),)), [gauge("max_total_num_tokens", 100_000)])
     assert span(told.workers[0].tokens) == (90_000, 90_000)
+
+
+def test_a_page_against_the_log_is_named_and_not_used() -> None:
+    told = with_metrics(ledger(workers=(worker(90_000),)), [gauge("max_total_num_tokens", 100_000)])
+    (finding,) = told.findings
+    assert finding.code == "metrics-disagree"
+    assert "100,000" in finding.message
+    assert "90,000" in finding.message
+
+
+def test_each_scheduler_has_gauges_of_its_own() -> None:
+    first, second = worker(None), attrs.evolve(worker(None), dp=1)
+    samples = [
+        MetricSample(
+            id=f"metrics0:{rank}",
+            name="sglang:max_total_num_tokens",
+            labels={"dp_rank": str(rank)},
+            value=float(tokens),
+        )
+        for rank, tokens in enumerate((100_000, 99_000))
+    ]
+    told = with_metrics(ledger(workers=(first, second)), samples)
+    assert [span(w.tokens)[0] for w in told.workers] == [100_000, 99_000]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.0, -5.0, 1e300])
+def test_a_gauge_that_is_no_count_says_nothing(value: float) -> None:
+    assert with_metrics(ledger(), [gauge("max_total_num_tokens", value)]) == ledger()
 
 
 def test_the_least_of_several_ranks_counts() -> None:

@@ -8,6 +8,7 @@ test, or public logs that are named there.
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -234,7 +235,7 @@ def worker(tokens: int | None = None, concurrency: str | None = None, length: in
 
 def of_blocks(number: int, block: int, **more: Any) -> VllmAdmission:
     """Blocks and their size as a metrics page says them."""
-    return admission(blocks=said(number, COUNT), block=said(block, TOKENS), **more)
+    return admission(blocks={0: said(number, COUNT)}, block=said(block, TOKENS), **more)
 
 
 def theory(amount: int, unit: Any) -> Known:
@@ -466,7 +467,7 @@ def test_states_that_never_cross_a_block_are_known() -> None:
     assert count(run.fit(worker(), Request(60, 40), hybrid)) == 63 // 4 == 15
 
 
-@pytest.mark.parametrize("change", [{"length": None}, {"context_parallel": True}, {"draft": True}])
+@pytest.mark.parametrize("change", [{"length": None}, {"context_parallel": True}])
 def test_what_the_groups_do_not_tell_is_left_to_the_tokens(change: dict[str, Any]) -> None:
     assert of_blocks(64, 128, **change).fit(worker(), Request(256, 200), None) is None
 
@@ -522,9 +523,35 @@ def test_the_block_of_attention_counts_where_a_hybrid_raised_it() -> None:
     assert count(fit_of(told, Request(560, 60))) == 511 // -(-559 // 128)
 
 
-def test_the_least_of_several_engines_counts() -> None:
-    told = with_metrics(ledger(), [page("512"), page("500", engine="1")])
-    assert count(fit_of(told, Request(560, 60))) == 499 // -(-559 // 32)
+def test_each_engine_has_blocks_of_its_own() -> None:
+    two = attrs.evolve(ledger(), workers=(worker(), attrs.evolve(worker(), dp=1)))
+    told = with_metrics(two, [page("512"), page("400", engine="1")])
+    assert told.admission is not None
+    fits = [count(told.admission.fit(w, Request(560, 60), None)) for w in told.workers]
+    assert fits == [511 // -(-559 // 32), 399 // -(-559 // 32)]
+
+
+@pytest.mark.parametrize("derived", [True, False, None])
+@pytest.mark.parametrize(("blocks", "fits"), [("512", True), ("511", False), ("101", False)])
+def test_blocks_that_cannot_give_the_printed_figures_are_named_and_not_used(
+    blocks: str, fits: bool, derived: bool | None
+) -> None:
+    """512 blocks of 32 tokens print 16,384 tokens and 4.00x at 4,096, in both meanings."""
+    run = admission(derived=derived, block=said(32, TOKENS), length=4096)
+    logged = attrs.evolve(ledger(), workers=(worker(16_384, "4.00", 4096),), admission=run)
+    told = with_metrics(logged, [page(blocks)])
+    assert [f.code for f in told.findings] == ([] if fits else ["metrics-disagree"])
+    assert count(fit_of(told, Request(560, 60))) == 511 // -(-559 // 32)
+
+
+@pytest.mark.parametrize("blocks", ["0", "-3", "1e400", "\N{SUPERSCRIPT TWO}", "9" * 35, "NaN"])
+def test_a_label_that_is_no_count_says_nothing(blocks: str) -> None:
+    assert with_metrics(ledger(), [page(blocks, block=blocks)]) == ledger()
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan])
+def test_a_sample_that_is_not_one_is_no_info(value: float) -> None:
+    assert with_metrics(ledger(), [attrs.evolve(page(), value=value)]) == ledger()
 
 
 @pytest.mark.parametrize("blocks", ["None", "", "many"])

@@ -31,25 +31,42 @@ class SglangAdmission:
     """What one run says of its pools beside the tokens.
 
     `slots_each` is how many slots of states a request takes; `cached` whether finished prompts stay
-    in the radix cache, None where the arguments do not say.
+    in the radix cache and `ahead` whether scheduling overlaps, None where the arguments do not say.
+    `alone` says that no pool but the full one binds; a `unified` pool has no pages of windows, but
+    rings of requests or one buffer for all. `reserved` are the tokens that speculative decoding
+    reserves for a request, None where it is off.
     """
 
     page: Value
     window_tokens: Value
-    windows: bool
+    alone: bool
+    unified: bool
     chunk: Value
     cached: bool | None
     ahead: bool | None
     slots_each: Value
-    draft: bool
+    reserved: Value | None
 
     def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
         """Requests of one kind by both pools and by states; None where tokens alone decide."""
         state = self._by_state(worker)
-        tokens = self._by_pools(worker, request, layout) if self.windows else None
+        windows = self._window_tokens(worker)
+        if isinstance(windows, Known) and not self.unified:
+            tokens = self._by_pools(worker, windows, request, layout)
+        elif request.prompt is not None and self.alone:
+            tokens = self._by_tokens(worker, request)
+        else:
+            tokens = None
         if tokens is None and state is None:
             return None
         return Fit(tokens=tokens, state=state)
+
+    def _window_tokens(self, worker: WorkerFacts) -> Value:
+        """What the window's pool was split to, else what was allocated for it."""
+        for pool in worker.pools:
+            if isinstance(self.window_tokens, Unknown) and pool.label == "swa":
+                return pool.tokens
+        return self.window_tokens
 
     def _by_state(self, worker: WorkerFacts) -> Value | None:
         slots = worker.state_slots
@@ -69,22 +86,44 @@ class SglangAdmission:
         )
         return fits.assume(*self.slots_each.assuming)
 
-    def _by_tokens(self, worker: WorkerFacts, request: Request) -> Value:
-        """The full pool alone, in whole pages."""
+    def _by_tokens(self, worker: WorkerFacts, request: Request) -> Value | None:
+        """The full pool alone, in whole pages: the last token takes no slot in some releases, and a
+        draft's are reserved beside (srt/speculative/allocation_sizing.py). None without figures."""
         if not isinstance(worker.tokens, Known) or not isinstance(self.page, Known):
-            why = "the pool's tokens or the page size are not printed"
-            return Unknown(why=why, unit=REQUESTS)
-        page = int(self.page.number) or 1
-        return known(
-            worker.tokens.number // _whole(request.tokens, page),
-            REQUESTS,
-            Origin.DERIVED,
-            how=f"floor(tokens / {_whole(request.tokens, page)} tokens per request)",
-            evidence=worker.tokens.evidence,
+            return None
+        page, pool = int(self.page.number) or 1, int(worker.tokens.number)
+        least = most = request.tokens
+        if request.prompt is not None:
+            least = max(request.tokens - 1, 1)
+        evidence = (*worker.tokens.evidence, *self.page.evidence)
+        if self.reserved is not None and request.prompt is not None:
+            if isinstance(self.reserved, Unknown):
+                return attrs.evolve(
+                    self.reserved,
+                    unit=REQUESTS,
+                    at_most=Decimal(pool // _whole(least, page)),
+                    evidence=evidence,
+                )
+            most += int(self.reserved.number)
+            evidence += self.reserved.evidence
+        low, high = pool // _whole(most, page), pool // _whole(least, page)
+        if low == high:
+            how = f"floor(tokens / {_whole(most, page)} tokens per request)"
+            return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+        return Unknown(
+            why="whether the last token and a draft's take slots at the end decides the count",
+            unit=REQUESTS,
+            at_least=Decimal(low),
+            at_most=Decimal(high),
+            evidence=evidence,
         )
 
     def _by_pools(
-        self, worker: WorkerFacts, request: Request, layout: LayoutRow | None
+        self,
+        worker: WorkerFacts,
+        windows: Known,
+        request: Request,
+        layout: LayoutRow | None,
     ) -> Value | None:
         """Both pools: the window's holds a request's last window and what has not left it yet.
 
@@ -92,16 +131,10 @@ class SglangAdmission:
         """
         full = self._by_tokens(worker, request)
         window = None if layout is None else layout.window_tokens
-        if (
-            self.draft
-            or not isinstance(full, Known)
-            or not isinstance(window, Known)
-            or not isinstance(self.window_tokens, Known)
-            or not isinstance(self.page, Known)
-        ):
+        if full is None or not isinstance(window, Known) or not isinstance(self.page, Known):
             return None
         page, span = int(self.page.number) or 1, int(window.number)
-        pool = int(self.window_tokens.number)
+        pool = int(windows.number)
         most = pool // _whole(min(request.tokens, span), page)
         if isinstance(self.chunk, Known) and self.chunk.number > 0:
             spare = int(self.chunk.number) * (1 if self.ahead is False else 2) + page
@@ -109,10 +142,18 @@ class SglangAdmission:
             spare = request.tokens  # a whole prompt at once
         spare = min(spare, 2 * _whole(request.tokens, page))
         fewest = max(0, pool - spare) // self._held(request, span, page)
-        low, high = min(int(full.number), fewest), min(int(full.number), most)
-        evidence = (*full.evidence, *self.window_tokens.evidence, *window.evidence)
+        of_full = [most if bound is None else int(bound) for bound in full.interval]
+        low, high = min(of_full[0], fewest), min(of_full[1], most)
+        evidence = (*full.evidence, *windows.evidence, *window.evidence)
+        if self.reserved is not None:
+            return Unknown(
+                why="what a draft keeps in the window's pool beside a window is not reckoned",
+                unit=REQUESTS,
+                at_most=Decimal(high),
+                evidence=evidence,
+            )
         if low == high:
-            how = f"least({full.how}, the same of the window's pool)"
+            how = "least of the full pool's and the window's pool's tokens by those of a request"
             return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
         return Unknown(
             why="what the window's pool holds beside a window depends on what is cached and "
@@ -146,21 +187,39 @@ def admission_of(
         pool = hybrid.value("swa_tokens")
     elif compressed is not None:
         pool = compressed.value("swa")
-    # A unified pool has no pages of windows: rings of requests, or one buffer for all.
-    unified = isinstance(kv.sizing_mode, Known) and kv.sizing_mode.amount in ("unified", "ring")
-    apart = isinstance(pool, Known) and not unified and not run.has(UnifiedPool)
+    mode = str(kv.sizing_mode.amount) if isinstance(kv.sizing_mode, Known) else ""
     return SglangAdmission(
         page=deployment.page_size,
         window_tokens=pool,
-        windows=apart and kv.token_use is TokenUse.UPPER_LIMIT,
+        alone=kv.token_use is TokenUse.ANY_LENGTH,
+        unified=mode.startswith(("unified", "ring")) or run.has(UnifiedPool),
         chunk=deployment.chunked_prefill_size,
         cached=_not(settings, "disable_radix_cache"),
         ahead=_not(settings, "disable_overlap_schedule"),
         slots_each=limit.value("slots_each")
         if limit is not None and limit.event.slots_each is not None
         else _slots_each(settings),
-        draft=isinstance(deployment.speculative, Known),
+        reserved=_reserved(settings, deployment),
     )
+
+
+def _reserved(settings: Settings, deployment: Deployment) -> Value | None:
+    """Twice what a step allocates (srt/speculative/allocation_sizing.py:32-79)."""
+    if not isinstance(deployment.speculative, Known):
+        return None
+    names = ("num_steps", "eagle_topk", "num_draft_tokens")
+    said = [settings.number(TOKENS, f"speculative_{name}") for name in names]
+    page = deployment.page_size
+    numbers = [int(value.number) for value in (*said, page) if isinstance(value, Known)]
+    if len(numbers) < 4:
+        return Unknown(why="the steps and tokens of speculative decoding are not printed")
+    steps, top, tokens, size = numbers
+    each = steps * top
+    if size > 1 and top > 1:
+        each = (2 * size - 2 + steps) // size * size * top
+    lines = tuple(dict.fromkeys(line for value in said for line in value.evidence))
+    how = f"2 * max({each}, {tokens} draft tokens)"
+    return known(2 * max(each, tokens), TOKENS, Origin.DERIVED, how=how, evidence=lines)
 
 
 def _not(settings: Settings, key: str) -> bool | None:

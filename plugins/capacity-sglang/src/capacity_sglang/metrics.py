@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
 
 import attrs
 
-from capacity_core.api.ledger import Ledger, WorkerFacts
+from capacity_core.api.arguments import plausible_number
+from capacity_core.api.ledger import Finding, Ledger, Severity, TokenUse
 from capacity_core.api.metrics import Metrics
 from capacity_core.units import TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known
@@ -17,46 +17,70 @@ from capacity_sglang.admission import SglangAdmission
 def with_metrics(ledger: Ledger, samples: Metrics) -> Ledger:
     """The ledger with page size, context length and the pools' tokens where its log has none.
 
-    Gauges are per scheduler; the least of all counts for a worker that the log does not size.
+    What the page says against the log is not used, and a finding says so: it is of another server,
+    or of another of its runs.
     """
-    told = {
-        name: _least(samples, f"sglang:{name}")
-        for name in ("page_size", "context_len", "max_total_num_tokens", "max_total_num_tokens_swa")
-    }
-    if all(value is None for value in told.values()):
-        return ledger
+    findings: list[Finding] = []
+
+    def told(value: Value, name: str, label: str, dp: int | None = None) -> Value:
+        said = _least(samples, name, dp)
+        if said is None or isinstance(value, Unknown):
+            return said or value
+        if said.number != value.number:
+            findings.append(_disagree(label, said, value))
+        return value
+
     deployment = attrs.evolve(
         ledger.deployment,
-        page_size=_known(ledger.deployment.page_size, told["page_size"]),
-        context_length=_known(ledger.deployment.context_length, told["context_len"]),
+        page_size=told(ledger.deployment.page_size, "page_size", "page size"),
+        context_length=told(ledger.deployment.context_length, "context_len", "context length"),
     )
-    admission = ledger.admission
+    workers = [
+        attrs.evolve(w, tokens=told(w.tokens, "max_total_num_tokens", f"DP{w.dp}: tokens", w.dp))
+        for w in ledger.workers
+    ]
+    admission, kv = ledger.admission, ledger.kv
     if isinstance(admission, SglangAdmission):
-        admission = attrs.evolve(
-            admission,
-            page=deployment.page_size,
-            window_tokens=_known(admission.window_tokens, told["max_total_num_tokens_swa"]),
-            windows=admission.windows or told["max_total_num_tokens_swa"] is not None,
-        )
+        window = told(admission.window_tokens, "max_total_num_tokens_swa", "tokens of windows")
+        admission = attrs.evolve(admission, page=deployment.page_size, window_tokens=window)
+        if isinstance(window, Known) and kv.token_use is TokenUse.ANY_LENGTH:
+            why = "the sliding-window pool, which the metrics page shows, binds as well"
+            kv = attrs.evolve(kv, token_use=TokenUse.UPPER_LIMIT, token_use_why=why)
     return attrs.evolve(
         ledger,
         deployment=deployment,
+        kv=kv,
         admission=admission,
-        workers=tuple(_worker(worker, told) for worker in ledger.workers),
+        workers=tuple(workers),
+        findings=(*ledger.findings, *findings),
     )
 
 
-def _worker(worker: WorkerFacts, told: Mapping[str, Known | None]) -> WorkerFacts:
-    return attrs.evolve(worker, tokens=_known(worker.tokens, told["max_total_num_tokens"]))
-
-
-def _known(value: Value, told: Known | None) -> Value:
-    return told if isinstance(value, Unknown) and told is not None else value
-
-
-def _least(samples: Metrics, name: str) -> Known | None:
-    said = [sample for sample in samples if sample.name == name and sample.value > 0]
+def _least(samples: Metrics, name: str, dp: int | None) -> Known | None:
+    """The least that the schedulers of a data-parallel rank show: their pools are of one size."""
+    said = [
+        (number, sample)
+        for sample in samples
+        if sample.name == f"sglang:{name}"
+        and (number := plausible_number(str(sample.value), TOKENS)) is not None
+        and number >= 1
+        and (dp is None or sample.labels.get("dp_rank", str(dp)) == str(dp))
+    ]
     if not said:
         return None
-    least = min(said, key=lambda sample: sample.value)
-    return known(Decimal(int(least.value)), TOKENS, Origin.PRINTED, how=name, evidence=(least.id,))
+    number, sample = min(said, key=lambda pair: pair[0])
+    return known(
+        Decimal(int(number)), TOKENS, Origin.PRINTED, how=sample.name, evidence=(sample.id,)
+    )
+
+
+def _disagree(what: str, told: Known, printed: Known) -> Finding:
+    return Finding(
+        code="metrics-disagree",
+        severity=Severity.WARNING,
+        message=(
+            f"{what}: {told.number:,} on the metrics page, {printed.number:,} in the log: the page "
+            "is of another server or run, and the log counts"
+        ),
+        evidence=(*told.evidence, *printed.evidence),
+    )

@@ -8,8 +8,9 @@ on is known, the rest lies between their bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, Decimal
 
 import attrs
 
@@ -17,17 +18,18 @@ from capacity_core.api.admission import Fit, Request
 from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import WorkerFacts
 from capacity_core.api.report import LayoutRow
-from capacity_core.units import COUNT, REQUESTS
+from capacity_core.units import BYTES, REQUESTS
 from capacity_core.values import Known, Origin, Unknown, Value, known
-from capacity_vllm.groups import Group, Plan, groups_of
+from capacity_vllm.groups import Group, Plan, plans_of
 
 _STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a prefill
 
 
-_NO_BLOCKS = Unknown(why="no line prints the blocks", unit=COUNT)
-
 _MOST_CAPS = 256
-"""How many ways to fill in a window's blocks are tried: one in a few gives what is printed."""
+_MOST_BLOCKS = 4096
+_MOST_GROUPS = 64
+"""How many ways to fill in a window's blocks, and a pool's, are tried: one in a few gives what is
+printed."""
 
 Way = tuple[Plan, int]
 """One way to read a log: the groups, and the blocks that they share."""
@@ -41,8 +43,9 @@ class VllmAdmission:
     None where the release is not known. `sizes` are the printed block sizes of all groups,
     `possible` those of a plain model where none is printed; `plain`
     that no line of a hybrid was printed by a release that would print one; `as_full` that windows
-    were counted as full attention. `draft` says that speculative decoding is on, whose layers are
-    in no configuration here.
+    were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
+    step, None where it is off; its layers are in no configuration here. `blocks` are those of each
+    worker, where a metrics page says them.
     """
 
     length: int | None
@@ -57,33 +60,102 @@ class VllmAdmission:
     async_known: bool | None = None
     derived: bool | None
     context_parallel: bool = False
-    draft: bool = False
-    blocks: Value = _NO_BLOCKS
+    drafts: Value | None = None
+    blocks: Mapping[int, Known] = attrs.field(factory=dict)
 
     def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
         """Requests of one kind without preemption, and how many are let in at once."""
-        if self.length is None or self.context_parallel or self.draft:
+        if self.length is None or self.context_parallel:
             return None
-        ways = [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
+        ways = self._ways(layout, worker)
+        if not ways and layout is not None:  # the configuration is of another model or layout
+            layout, ways = None, self._ways(None, worker)
         if not ways:
-            return None
+            return self._reckoned(worker, request)
         lowest, highest, admitted = self._bounds(ways, request)
         evidence = self._evidence(worker, layout)
         how = self._how(ways, request)
+        why = self._open(ways)
+        assumed = self._assumed(request)
+        tokens = _between(lowest, highest, how, evidence, why)
         return Fit(
-            tokens=_between(lowest, highest, how, evidence, self._open(ways)),
+            tokens=tokens.assume(*assumed),
             admitted=None
             if request.prompt is None
-            else _between(*admitted, "prompts that blocks take at once", evidence, "as above"),
+            else _between(*admitted, "prompts that blocks take at once", evidence, why),
+        )
+
+    def _reckoned(self, worker: WorkerFacts, request: Request) -> Fit | None:
+        """Where no way to read the log is left: what the engine reckons for its longest request is
+        the least that fit of shorter ones."""
+        said = worker.reported
+        if said is None or not isinstance(said.value, Known) or self.length is None:
+            return None
+        if request.tokens >= self.length:
+            return None
+        low = said.value.number - said.value.error
+        if self.has_states and self.mode != "none":
+            low = low * 2 / 3  # a crossed block holds a third state for a step
+        return Fit(
+            tokens=Unknown(
+                why="how the layers of speculative decoding lie in groups is printed nowhere"
+                if self.drafts is not None
+                else "neither log nor configuration says how the layers lie in groups",
+                unit=REQUESTS,
+                at_least=max(low.to_integral_value(ROUND_CEILING) - 1, Decimal(0)),
+                evidence=said.value.evidence,
+            )
+        )
+
+    def _assumed(self, request: Request) -> tuple[str, ...]:
+        if self.drafts is not None and request.prompt is None:
+            return ("what drafts reserve is counted among a request's tokens",)
+        return ()
+
+    def could_make(self, number: int, worker: WorkerFacts) -> bool:
+        """Whether so many blocks can be what the printed tokens and concurrency come from, whatever
+        the model."""
+        said = worker.reported
+        if said is None or not isinstance(said.value, Known) or self.length is None:
+            return True
+        low, high = (said.value.number + error for error in (-said.value.error, said.value.error))
+        if low <= 0:
+            return True
+        reckonings = range(math.ceil(number / high), int(number / low) + 1)
+        if not isinstance(worker.tokens, Known):
+            return bool(reckonings)
+        tokens, sizes = int(worker.tokens.number), self._sizes()
+        if self.derived is not False and any(
+            int(number / each * self.length) == tokens for each in reckonings
+        ):
+            return True
+        return (
+            self.derived is not True
+            and bool(reckonings)
+            and (
+                not sizes
+                or any(
+                    number // groups * size == tokens
+                    for groups in range(1, _MOST_GROUPS)
+                    for size in sizes
+                )
+            )
         )
 
     # --- ways to read ---
 
+    def _ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
+        return [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
+
     def _plans(self, layout: LayoutRow | None) -> Iterator[Plan]:
         """Every way in which groups, states and windows may lie."""
         for block in self._sizes():
-            for groups in self._grouped(layout, block):
-                yield from self._with_states(groups)
+            for plan in self._grouped(layout, block):
+                if self.drafts is None:
+                    yield from self._with_states(plan)
+                elif all(group.keeps is Keeps.ALL for group in plan.groups):
+                    # The layers of a draft are in the one group, and in no configuration.
+                    yield attrs.evolve(plan, lag=1, block_bytes=None)
 
     def _sizes(self) -> tuple[int, ...]:
         if isinstance(self.block, Known):
@@ -92,62 +164,80 @@ class VllmAdmission:
             return (min(self.sizes),)
         return () if self.has_states else self.possible
 
-    def _grouped(self, layout: LayoutRow | None, block: int) -> list[tuple[Group, ...]]:
+    def _grouped(self, layout: LayoutRow | None, block: int) -> list[Plan]:
         number = len(self.sizes)
+        whole = Plan(groups=(Group(keeps=Keeps.ALL, count=1, block=block),))
         if self.as_full:
-            return [(Group(keeps=Keeps.ALL, count=1, block=block),)]
+            return [whole]
         if layout is not None and layout.terms:
-            found = groups_of(layout, block)
-            return [g for g in found if not number or sum(each.count for each in g) == number]
+            return [p for p in plans_of(layout, block) if not number or p.number == number]
         if self.plain and not number:
-            return [(Group(keeps=Keeps.ALL, count=1, block=block),)]
+            return [whole]
         if number < 2 or len(set(self.sizes)) > 1:
             return []
         other = Keeps.STATE if self.has_states else Keeps.WINDOW
         return [
-            (
-                Group(keeps=Keeps.ALL, count=full, block=block),
-                Group(keeps=other, count=number - full, block=block),
+            Plan(
+                groups=(
+                    Group(keeps=Keeps.ALL, count=full, block=block),
+                    Group(keeps=other, count=number - full, block=block),
+                )
             )
             for full in range(1, number)
         ]
 
-    def _with_states(self, groups: tuple[Group, ...]) -> Iterator[Plan]:
-        kinds = {group.keeps for group in groups}
+    def _with_states(self, plan: Plan) -> Iterator[Plan]:
+        kinds = {group.keeps for group in plan.groups}
         states: tuple[int, ...] = (1,)
         if Keeps.STATE in kinds:
             states = _STATE_BLOCKS.get(self.mode or "", (1, 2, 3))
             if self.mode in (None, "all"):  # every block's state is kept, as tokens are
-                yield Plan(groups=tuple(attrs.evolve(g, keeps=Keeps.ALL) for g in groups))
+                full = tuple(attrs.evolve(g, keeps=Keeps.ALL) for g in plan.groups)
+                yield attrs.evolve(plan, groups=full)
             if self.mode == "all":
                 return
         if not kinds & {Keeps.WINDOW, Keeps.CHUNK}:
             lag = 0 if self.async_known is False else 1
-            yield from (Plan(groups=groups, states=each, lag=lag) for each in states)
+            yield from (attrs.evolve(plan, states=each, lag=lag) for each in states)
             return
         lags = (0, 1) if self.async_known is None else (int(self.async_known),)
         for each in states:
             for lag in lags:
-                plan = Plan(groups=groups, states=each, lag=lag)
+                ahead = attrs.evolve(plan, states=each, lag=lag)
                 if isinstance(self.batched, Known):
-                    plan = attrs.evolve(plan, in_flight=int(self.batched.number) * (1 + lag))
-                yield plan
+                    ahead = attrs.evolve(ahead, in_flight=int(self.batched.number) * (1 + lag))
+                yield ahead
 
     def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
         """The numbers of blocks that give what is printed, each with its plan; one where they are
         printed themselves."""
         reckoned = plan.longest(self.length or 0)
-        if isinstance(self.blocks, Known):
-            number = int(self.blocks.number)
-            if reckoned is None:
+        numbers = self._numbers(plan, worker)
+        if reckoned is None and numbers is not None:
+            for number in numbers:
                 yield from self._solved(plan, number, worker)
-            elif self._agrees(number, reckoned, plan, worker):
-                yield plan, number
-            return
-        if reckoned is not None:
-            yield from ((plan, n) for n in self._derived(reckoned, plan, worker))
-        elif plan.windowed:
+        elif reckoned is None:
             yield from self._largest(plan, worker)
+        elif worker.dp in self.blocks:
+            number = int(self.blocks[worker.dp].number)
+            if self._agrees(number, reckoned, plan, worker):
+                yield plan, number
+        else:
+            yield from ((plan, n) for n in self._derived(reckoned, plan, worker))
+
+    def _numbers(self, plan: Plan, worker: WorkerFacts) -> range | None:
+        """The few numbers of blocks that are possible: the printed one, those that the tokens are
+        made of, those that the budget makes; None where nothing says so."""
+        if worker.dp in self.blocks:
+            number = int(self.blocks[worker.dp].number)
+            return range(number, number + 1)
+        if self.derived is False and isinstance(worker.tokens, Known):
+            share, left = divmod(int(worker.tokens.number), plan.smallest)
+            return range(share * plan.number, (share + 1) * plan.number) if not left else range(0)
+        low, high = _of_budget(plan, worker)
+        if high is not None and high - low <= _MOST_BLOCKS:
+            return range(low, high + 1)
+        return None
 
     def _largest(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
         """Where neither blocks nor tokens in flight are printed: the most that a window may reckon
@@ -191,15 +281,17 @@ class VllmAdmission:
         if self.derived is not False:
             first = tokens * reckoned // (self.length or 1)
             near |= set(range(max(first, 1), (tokens + 1) * reckoned // (self.length or 1) + 2))
-        if self.derived is not True:
-            size = min(group.block for group in plan.groups)
-            if tokens % size == 0:
-                first = tokens // size * plan.number
-                near |= set(range(first, first + plan.number))
+        if self.derived is not True and tokens % plan.smallest == 0:
+            first = tokens // plan.smallest * plan.number
+            near |= set(range(first, first + plan.number))
         yield from (n for n in sorted(near) if self._agrees(n, reckoned, plan, worker))
 
     def _agrees(self, number: int, reckoned: int, plan: Plan, worker: WorkerFacts) -> bool:
-        """Whether so many blocks give the printed concurrency and tokens."""
+        """Whether so many blocks give the printed concurrency and tokens, and the budget gives
+        them."""
+        low, high = _of_budget(plan, worker)
+        if number < low or (high is not None and number > high):
+            return False
         said = worker.reported
         printed = said.value if said is not None else None
         if (
@@ -211,8 +303,7 @@ class VllmAdmission:
             return True
         tokens = int(worker.tokens.number)
         product = int(number / reckoned * (self.length or 0))
-        size = min(group.block for group in plan.groups)
-        by_blocks = number // plan.number * size
+        by_blocks = number // plan.number * plan.smallest
         if self.derived is None:
             return tokens in (product, by_blocks)
         return tokens == (product if self.derived else by_blocks)
@@ -228,7 +319,10 @@ class VllmAdmission:
         if request.prompt is not None:
             splits = [(request.prompt, request.tokens - request.prompt)]
         lows, highs, admitted = [], [], []
-        for plan, number in ways:
+        for way, number in ways:
+            plan, drafts = way, self.drafts
+            if request.prompt is not None and isinstance(drafts, Known):
+                plan = attrs.evolve(way, drafted=int(drafts.number))
             usable = number - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in splits:
                 low, high = plan.fit(usable, prompt, output, self.length or 0)
@@ -237,6 +331,8 @@ class VllmAdmission:
                 least, most = plan.holds(prompt, output, self.length or 0)
                 admitted += [most.admitted(usable), least.admitted(usable)]
         bound = any(plan.is_bound for plan, _ in ways)
+        if request.prompt is not None and isinstance(self.drafts, Unknown):
+            bound = True  # a draft may reserve any number of tokens
         return None if bound else min(lows), max(highs), (min(admitted), max(admitted))
 
     def _how(self, ways: Sequence[Way], request: Request) -> str:
@@ -262,13 +358,24 @@ class VllmAdmission:
         return "when requests cross a block, each holds two states in a group for a step"
 
     def _evidence(self, worker: WorkerFacts, layout: LayoutRow | None) -> tuple[str, ...]:
-        values = [self.blocks, worker.tokens, self.block]
+        values = [worker.tokens, self.block]
+        if worker.dp in self.blocks:
+            values.insert(0, self.blocks[worker.dp])
         if worker.reported is not None:
             values.append(worker.reported.value)
         if layout is not None:
             values.append(layout.bytes_per_token)
         lines = [line for value in values if isinstance(value, Known) for line in value.evidence]
         return tuple(dict.fromkeys(lines))
+
+
+def _of_budget(plan: Plan, worker: WorkerFacts) -> tuple[int, int | None]:
+    """The fewest and the most blocks that a worker's pool makes; no limit where nothing says."""
+    size = worker.size.to(BYTES) if isinstance(worker.size, Known) else worker.size
+    if plan.block_bytes is None or not plan.block_bytes or not isinstance(size, Known):
+        return 0, None
+    low, high = ((size.number + error) / plan.block_bytes for error in (-size.error, size.error))
+    return max(int(low), 0), int(high)
 
 
 def _between(low: int | None, high: int, how: str, evidence: tuple[str, ...], why: str) -> Value:

@@ -9,6 +9,7 @@ were held against the scheduler itself (references/accounting.md#vllm-concurrenc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
 import attrs
 
@@ -35,7 +36,8 @@ class Plan:
     prefix caching keeps the last state beside the running one). `in_flight` are the tokens that are
     scheduled and not settled, which windows hold on top; `cap` the blocks of a window's group where
     they are known without it, and with `is_bound` the most that they may be. `lag` is 1 where
-    scheduling runs a step ahead.
+    scheduling runs a step ahead; `drafted` the tokens that a draft may reserve beyond a request's.
+    `block_bytes` is what one block takes on a device, where a configuration says so.
     """
 
     groups: tuple[Group, ...]
@@ -44,6 +46,8 @@ class Plan:
     cap: int | None = None
     is_bound: bool = False
     lag: int = 0
+    drafted: int = 0
+    block_bytes: Decimal | None = None
 
     @property
     def windowed(self) -> bool:
@@ -53,6 +57,11 @@ class Plan:
     def number(self) -> int:
         """How many groups there are."""
         return sum(group.count for group in self.groups)
+
+    @property
+    def smallest(self) -> int:
+        """Tokens of the smallest block."""
+        return min(group.block for group in self.groups)
 
     def longest(self, length: int) -> int | None:
         """Blocks that the engine reckons for a request of `length`, the context length; None when a
@@ -110,8 +119,13 @@ class Plan:
         whole, first = _blocks(prompt, size), _blocks(min(prompt + 1, last), size)
         end = _blocks(last, size)
         if group.keeps is Keeps.ALL:
-            hold = Hold(asked=whole, filled=first, end=end)
-            return hold.times(group.count), hold.times(group.count)
+            drafting = Hold(
+                asked=whole,
+                filled=_blocks(min(min(prompt + 1, last) + self.drafted, length), size),
+                end=_blocks(min(last + self.drafted, length), size),
+            )
+            plain = Hold(asked=whole, filled=first, end=end)
+            return plain.times(group.count), drafting.times(group.count)
         if group.keeps is Keeps.STATE:
             # The gate asks for one; former states stay for a step when a block is crossed, and for
             # another where scheduling runs ahead.
@@ -180,7 +194,7 @@ def _blocks(tokens: int, size: int) -> int:
 # --- from a configuration ---------------------------------------------
 
 
-def groups_of(layout: LayoutRow, block: int) -> list[tuple[Group, ...]]:
+def plans_of(layout: LayoutRow, block: int) -> list[Plan]:
     """The ways in which releases may group a model's layers; none where they cannot be told.
 
     Layers of one kind are divided into groups as large as the smallest kind, or as the largest
@@ -188,20 +202,45 @@ def groups_of(layout: LayoutRow, block: int) -> list[tuple[Group, ...]]:
     """
     kept = [term for term in layout.terms if term.layers]
     if all(term.keeps is Keeps.ALL for term in kept):
-        return [(Group(keeps=Keeps.ALL, count=1, block=block),)] if kept else []
+        group = Group(keeps=Keeps.ALL, count=1, block=block)
+        cost = layout.bytes_per_token
+        whole = cost.number * block if isinstance(cost, Known) else None
+        return [Plan(groups=(group,), block_bytes=whole)] if kept else []
     kinds = {(term.keeps, _window(term)) for term in kept}
     if len(kinds) != len(kept) or any(term.keeps is Keeps.ENCODER for term in kept):
         return []
-    if len({term.keeps for term in kept}) == len(kept) == 1:
-        return [(_group(kept[0], 1, block, kept),)]
     counts = [term.layers or 0 for term in kept]
     sizes = {min(counts)}
     if max(counts) < min(counts) * 1.5:
         sizes.add(max(counts))
+    page = _page_of_all(kept, block)
     return [
-        tuple(_group(term, _blocks(term.layers or 0, size), block, kept) for term in kept)
+        Plan(
+            groups=tuple(
+                _group(term, _blocks(term.layers or 0, size), block, kept) for term in kept
+            ),
+            block_bytes=None if page is None else page * size,
+        )
         for size in sorted(sizes)
     ]
+
+
+def _page_of_all(kept: Sequence[TermRow], block: int) -> Decimal | None:
+    """Bytes of a layer's block, which all groups share: smaller pages are padded. The block was
+    made so large that a state has room in it; one that has none is of another configuration."""
+    pages = [_page(term) for term in kept if term.keeps is not Keeps.STATE]
+    sizes = [page * block for page in pages if page is not None]
+    states = [_state(term) for term in kept if term.keeps is Keeps.STATE]
+    known_states = [state for state in states if state is not None]
+    if not sizes or len(sizes) < len(pages) or len(known_states) < len(states):
+        return None
+    return max(sizes) if max(sizes) >= max(known_states, default=0) else None
+
+
+def _state(term: TermRow) -> Decimal | None:
+    """Bytes of a request's state in one layer."""
+    cost = term.fixed_bytes_per_request
+    return cost.number / term.layers if isinstance(cost, Known) and term.layers else None
 
 
 def _group(term: TermRow, count: int, block: int, kept: Sequence[TermRow]) -> Group:
@@ -216,15 +255,15 @@ def _block(term: TermRow, block: int, kept: Sequence[TermRow]) -> int:
     mine = _page(term)
     if mine is None or not pages or max(pages) % mine:
         return block
-    return block * (max(pages) // mine)
+    return block * int(max(pages) / mine)
 
 
-def _page(term: TermRow) -> int | None:
+def _page(term: TermRow) -> Decimal | None:
     """Bytes of one token in one layer."""
     cost = term.bytes_per_token
     if not isinstance(cost, Known) or not term.layers or term.keeps is Keeps.STATE:
         return None
-    return int(cost.number / term.layers)
+    return cost.number / term.layers
 
 
 def _window(term: TermRow) -> int | None:

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import attrs
 
+from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.ledger import (
     Deployment,
@@ -19,7 +20,7 @@ from capacity_core.api.ledger import (
 )
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, least
+from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_vllm.admission import VllmAdmission
 from capacity_vllm.args import EngineConfig, NonDefaultArgs, Settings
 from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign, StateMode
@@ -180,8 +181,20 @@ class KvReading:
             async_known=False if isinstance(device, Known) and device.amount == "cpu" else None,
             derived=self._derived_tokens(),
             context_parallel=self._run.has(ContextParallel),
-            draft=isinstance(deployment.speculative, Known),
+            drafts=self._drafts(deployment),
         )
+
+    def _drafts(self, deployment: Deployment) -> Value | None:
+        """Tokens that speculative decoding proposes in a step."""
+        if not isinstance(deployment.speculative, Known):
+            return None
+        for name in ("num_spec_tokens", "num_speculative_tokens"):
+            said = self._settings.nested("speculative_config", name)
+            count = plausible_number(str(said.amount), TOKENS) if isinstance(said, Known) else None
+            if count is not None:
+                lines = said.evidence
+                return known(count, TOKENS, Origin.CONFIGURED, how=name, evidence=lines)
+        return Unknown(why="the tokens of a draft are not printed", unit=TOKENS)
 
     def _one_group(self) -> bool:
         """Whether a model of several groups would have said so: in its tokens up to 0.20, by a line

@@ -1,48 +1,59 @@
 """What a saved /metrics page says of an engine's cache, which no log prints.
 
 `vllm:cache_config_info` has every setting of the cache as a label (0.4.3 and later, then as
-`vllm:cache_config`): among them the blocks and their size (v1/metrics/loggers.py).
+`vllm:cache_config`): among them the blocks and their size (v1/metrics/loggers.py). One sample for
+each engine.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
+from collections.abc import Sequence
 
 import attrs
 
-from capacity_core.api.ledger import Ledger
+from capacity_core.api.arguments import plausible_number
+from capacity_core.api.ledger import Finding, Ledger, Severity, WorkerFacts
 from capacity_core.api.metrics import Metrics, MetricSample
 from capacity_core.units import COUNT, TOKENS, Unit
-from capacity_core.values import Known, Origin, known
+from capacity_core.values import Known, Origin, Unknown, known
 from capacity_vllm.admission import VllmAdmission
 
 _INFO = ("vllm:cache_config_info", "vllm:cache_config")
-_PADDED = ("None", "")
+_UNSAID = (None, "None", "")
 
 
 def with_metrics(ledger: Ledger, samples: Metrics) -> Ledger:
-    """The ledger with blocks, block size and state mode of the page, and with its tokens where the
-    log has none. Engines of one deployment share their settings; the least blocks count."""
-    infos = [sample for sample in samples if sample.name in _INFO]
-    if not infos:
-        return ledger
-    blocks = [n for info in infos if (n := _number(info, "num_gpu_blocks", COUNT)) is not None]
-    sizes = {n.number: n for info in infos if (n := _block(info)) is not None}
-    modes = {info.labels.get("mamba_cache_mode") for info in infos}
+    """The ledger with blocks, block size and state mode of the page where its log has none.
+
+    A page that speaks against the log is not used, and a finding says so.
+    """
+    infos = [sample for sample in samples if sample.name in _INFO and sample.value == 1]
+    sizes = {size.number: size for info in infos if (size := _block(info)) is not None}
+    told = next(iter(sizes.values())) if len(sizes) == 1 else None
+    page_size = ledger.deployment.page_size
+    if isinstance(page_size, Known) and told is not None and told.number != page_size.number:
+        return _against(ledger, _other_size(told, page_size))
+    page_size = told if isinstance(page_size, Unknown) and told is not None else page_size
     admission = ledger.admission
-    deployment = ledger.deployment
-    if len(sizes) == 1:
-        deployment = attrs.evolve(deployment, page_size=next(iter(sizes.values())))
     if isinstance(admission, VllmAdmission):
-        if blocks:
-            fewest = min(blocks, key=lambda value: value.number)
-            admission = attrs.evolve(admission, blocks=fewest)
-        if len(sizes) == 1:
-            admission = attrs.evolve(admission, block=next(iter(sizes.values())))
+        if isinstance(admission.block, Unknown) and told is not None:
+            admission = attrs.evolve(admission, block=told)
+        modes = {info.labels.get("mamba_cache_mode") for info in infos}
         mode = modes.pop() if len(modes) == 1 else None
-        if mode not in (None, *_PADDED) and admission.mode is None:
+        if mode not in _UNSAID and admission.mode is None:
             admission = attrs.evolve(admission, mode=mode)
+        blocks = {w.dp: said for w in ledger.workers if (said := _blocks(w, infos)) is not None}
+        for worker in ledger.workers:
+            said = blocks.get(worker.dp)
+            if said is not None and not admission.could_make(int(said.number), worker):
+                return _against(ledger, _other_blocks(worker, said))
+        admission = attrs.evolve(admission, blocks=blocks)
+    deployment = attrs.evolve(ledger.deployment, page_size=page_size)
     return attrs.evolve(ledger, deployment=deployment, admission=admission)
+
+
+def _against(ledger: Ledger, finding: Finding) -> Ledger:
+    return attrs.evolve(ledger, findings=(*ledger.findings, finding))
 
 
 def _block(info: MetricSample) -> Known | None:
@@ -52,9 +63,38 @@ def _block(info: MetricSample) -> Known | None:
     )
 
 
+def _blocks(worker: WorkerFacts, infos: Sequence[MetricSample]) -> Known | None:
+    """The blocks of a worker's engine; None where the page says none, or several."""
+    own = [i for i in infos if i.labels.get("engine", str(worker.dp)) == str(worker.dp)]
+    said = {n.number: n for info in own if (n := _number(info, "num_gpu_blocks", COUNT))}
+    return next(iter(said.values())) if len(said) == 1 else None
+
+
+def _other_size(told: Known, printed: Known) -> Finding:
+    message = f"blocks of {told.number} tokens on the metrics page, of {printed.number} in the log"
+    return _disagree(message, (*told.evidence, *printed.evidence))
+
+
+def _other_blocks(worker: WorkerFacts, blocks: Known) -> Finding:
+    message = (
+        f"DP{worker.dp}: no model makes the printed tokens and concurrency of the "
+        f"{blocks.number:,} blocks on the metrics page"
+    )
+    return _disagree(message, (*blocks.evidence, *worker.tokens.evidence))
+
+
+def _disagree(message: str, evidence: tuple[str, ...]) -> Finding:
+    return Finding(
+        code="metrics-disagree",
+        severity=Severity.WARNING,
+        message=f"{message}: it is of another server or run, and is not used",
+        evidence=evidence,
+    )
+
+
 def _number(info: MetricSample, label: str, unit: Unit) -> Known | None:
-    text = info.labels.get(label, "")
-    if not text.isdigit():
+    number = plausible_number(info.labels.get(label), unit)
+    if number is None or number < 1 or number != number.to_integral_value():
         return None
     how = f"{label} of {info.name}"
-    return known(Decimal(text), unit, Origin.PRINTED, how=how, evidence=(info.id,))
+    return known(number, unit, Origin.PRINTED, how=how, evidence=(info.id,))
