@@ -173,7 +173,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *device_findings,
             *_clash_findings(clash, measured),
             *layout_findings,
-            *disagreement(ledger.kv.bytes_per_token, layout),
+            *disagreement(ledger, layout),
             *_left_out_findings(logs.inputs, chosen.run),
             *trouble.findings,
         ),
@@ -221,10 +221,12 @@ def _with_metrics(
     samples = read_metrics(_content(path, "metrics0", rows), path)
     extractor = trouble.plugins.extractor_of(ledger.framework)
     read = getattr(extractor, "with_metrics", None)
-    if read is None:
-        return ledger
+    told = ledger
     try:
-        told: Ledger = read(ledger, samples)
+        if read is not None:
+            told = read(ledger, samples)
+        if not isinstance(told, Ledger):
+            raise TypeError(f"with_metrics gave {type(told).__name__}")
     # The border of a plugin: the log still says what it says.
     except Exception as error:  # noqa: BLE001
         trouble.blame(ledger.framework, f"{type(error).__name__}: {error}")

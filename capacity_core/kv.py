@@ -12,10 +12,12 @@ from capacity_core.analysis import DEFAULT_LENGTHS, tool_version
 from capacity_core.api.admission import Request
 from capacity_core.api.kv_layouts import ModelConfig, Placement, Serving
 from capacity_core.api.kv_report import KV_SCHEMA, KvReport, ParallelRow, RequestRow, StageRow
-from capacity_core.api.report import PluginRow
-from capacity_core.errors import LayoutError, UnusableInput, UsageError
+from capacity_core.api.report import ABSENT, LayoutRow, PluginRow
+from capacity_core.api.versions import release_key
+from capacity_core.errors import LayoutError, PluginError, UnusableInput, UsageError
 from capacity_core.loader import Plugins
 from capacity_core.reading.model_config import read_model_config
+from capacity_core.values import Known, Unknown
 
 
 @attrs.frozen(kw_only=True)
@@ -37,8 +39,9 @@ class KvOptions:
 def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
     """The report for a config.json.
 
-    Raises UnusableInput when the file cannot be used, no layout knows the model or the one that
-    does lacks a field; UsageError when an option names what does not exist.
+    Raises UnusableInput when the file cannot be used, no layout knows the model, or the one that
+    does lacks what every figure needs; UsageError when an option names what does not exist;
+    PluginError when the one that knows the model breaks.
     """
     config = _config(path)
     broken: list[tuple[str, str]] = []
@@ -47,7 +50,8 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
     asked = options.layout is not None
     layout = claim(config, layouts, lambda *why: broken.append(why), asked=asked)
     if layout is None:
-        raise UnusableInput(f"{path}: {nobody_knows(config)}.")
+        failed = "".join(f" {item} failed: {why}." for item, why in broken)
+        raise UnusableInput(f"{path}: {nobody_knows(config)}.{failed}")
     try:
         rows = layout_rows(
             config,
@@ -58,8 +62,10 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
     except LayoutError as error:
         raise UnusableInput(f"{path}: {layout.name}: {error}.") from None
     if not rows:
-        raise UnusableInput(f"{path}: {': '.join(broken[-1])}.")
+        item, why = broken[-1]
+        raise PluginError(f"{path}: the layout {item} failed: {why}.")
     most = largest(rows)
+    _refuse_nothing(path, most)
     several = len(rows) > 1
     return KvReport(
         schema=KV_SCHEMA,
@@ -80,12 +86,31 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
         requests=tuple(
             RequestRow(
                 request_tokens=request.tokens,
+                prompt_tokens=ABSENT if request.prompt is None else request.prompt,
+                output_tokens=ABSENT if request.output is None else request.output,
                 bytes=request_bytes(rows, request.tokens, serving.page_size),
             )
             for request in options.requests
         ),
         plugins=_plugin_rows(plugins, broken),
     )
+
+
+def _refuse_nothing(path: str, layout: LayoutRow) -> None:
+    """A report of which nothing is known is none."""
+    costs = [
+        cost
+        for term in layout.terms
+        for cost in (term.bytes_per_token, term.fixed_bytes_per_request)
+        if cost is not None and not (isinstance(cost, Known) and not cost.number)
+    ]
+    if costs and all(isinstance(cost, Unknown) for cost in costs):
+        why = "; ".join(
+            dict.fromkeys(
+                value.why for value in (*costs, layout.dtype) if isinstance(value, Unknown)
+            )
+        )
+        raise UnusableInput(f"{path}: {layout.name}: {why}. Give the stored type with --kv-dtype.")
 
 
 def _config(path: str) -> ModelConfig:
@@ -97,7 +122,9 @@ def _config(path: str) -> ModelConfig:
 
 
 def _serving(options: KvOptions, config: ModelConfig, plugins: Plugins) -> Serving:
-    framework, _, version = (options.framework or "").partition("==")
+    framework, named_release, version = (options.framework or "").partition("==")
+    if named_release and not release_key(version):
+        raise UsageError(f"--framework {options.framework}: no release stands behind ==")
     extractor = plugins.extractor_of(framework)
     if framework and extractor is None:
         names = ", ".join(each.framework for each in plugins.extractors) or "none"

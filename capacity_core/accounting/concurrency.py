@@ -83,16 +83,15 @@ def _row(
         )
     fits = [_fit(ledger, worker, request, layout, blame) for worker in ledger.workers]
     by_tokens = [fit.tokens or NO_WORKER for fit in fits]
-    by_state = [fit.state for fit in fits if fit.state is not None]
+    by_state = _of_all([fit.state for fit in fits])
     by_requests = [worker.request_limit for worker in ledger.workers]
     maxima = [
         _most(tokens, fit.state, limit)
         for tokens, fit, limit in zip(by_tokens, fits, by_requests, strict=True)
     ]
     admitted = [
-        least((fit.admitted.named("prompts let in"), limit.named("request limit")))
-        for fit, limit in zip(fits, by_requests, strict=True)
-        if fit.admitted is not None
+        least((let_in.named("prompts let in"), limit.named("request limit")))
+        for let_in, limit in zip(_of_all([f.admitted for f in fits]), by_requests, strict=False)
     ]
     token_limit, request_limit = least(by_tokens), least(by_requests)
     state_limit = least(by_state) if by_state else None
@@ -110,6 +109,14 @@ def _row(
         ),
         deployment_max_concurrent=over_workers(maxima, ledger.deployment.workers, "all workers"),
     )
+
+
+def _of_all(values: Sequence[Value | None]) -> list[Value]:
+    """The figures of all schedulers, unknown for one that shows none; nothing where none does."""
+    if all(value is None for value in values):
+        return []
+    unsaid = Unknown(why="not every scheduler shows it", unit=REQUESTS)
+    return [unsaid if value is None else value for value in values]
 
 
 def _most(tokens: Value, state: Value | None, requests: Value) -> Value:
@@ -130,6 +137,8 @@ def _fit(
     if ledger.admission is not None:
         try:
             fit = ledger.admission.fit(worker, request, layout)
+            if fit is not None and not isinstance(fit, Fit):
+                raise TypeError(f"fit gave {type(fit).__name__}")
         # The border of a plugin: its tokens still say something.
         except Exception as error:  # noqa: BLE001
             blame(ledger.framework, f"{type(error).__name__}: {error}")
@@ -245,20 +254,21 @@ def _most_for_shorter(
 
 
 def _by_reported(worker: WorkerFacts, kv: KvFacts, length: int) -> Value:
-    """The engine's own concurrency, which holds at the length it was printed for alone."""
+    """At least what the engine itself reckons, for requests no longer than those it printed it for:
+    it counts a whole prefill for each, which sliding windows do not keep, and the unusable page."""
     said = worker.reported
-    if said is not None and said.request_tokens == length and isinstance(said.value, Known):
-        count = said.value.floor()
-        return _reckoned(_whole(attrs.evolve(count, unit=REQUESTS, origin=Origin.DERIVED)))
-    return Unknown(why=kv.token_use_why, unit=REQUESTS, evidence=worker.tokens.evidence)
-
-
-def _reckoned(count: Value) -> Value:
-    """What the engine reckons for its longest request is what a prefill holds at most: with sliding
-    windows more requests run beside one another."""
-    why = "the engine reckons a whole prefill for each request, which windows do not keep"
-    low = count.interval[0]
-    return Unknown(why=why, unit=REQUESTS, at_least=low, evidence=count.evidence)
+    if said is None or length > said.request_tokens or not isinstance(said.value, Known):
+        return Unknown(why=kv.token_use_why, unit=REQUESTS, evidence=worker.tokens.evidence)
+    fewest = said.value.number - said.value.error
+    whole = fewest.to_integral_value(ROUND_FLOOR)
+    if kv.unusable is not None and whole == fewest:
+        whole -= 1
+    return Unknown(
+        why=kv.token_use_why,
+        unit=REQUESTS,
+        at_least=max(whole, Decimal(0)),
+        evidence=said.value.evidence,
+    )
 
 
 def _cost(length: int) -> Known:

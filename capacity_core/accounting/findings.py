@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from capacity_core.accounting.breakdown import negative_beyond_error
+from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import Finding, Ledger, Severity
 from capacity_core.api.report import LayoutRow, RankRow
 from capacity_core.units import GIB
-from capacity_core.values import Known, Value
+from capacity_core.values import Known, Unknown, Value
 
 _NEVER_NEGATIVE = ("framework", "weights", "kv_pool", "state_pool")
 
@@ -68,30 +69,54 @@ _SAME = Decimal("0.005")
 """Share by which two costs may differ beyond their rounding: a pool's last pages."""
 
 
-def disagreement(shown: Value, layout: LayoutRow | None) -> Iterator[Finding]:
-    """A cost of a token that differs between what the log shows and what the configuration says."""
-    if layout is None or not isinstance(shown, Known):
+def disagreement(ledger: Ledger, layout: LayoutRow | None) -> Iterator[Finding]:
+    """Costs that differ between what the log shows and what the configuration says."""
+    if layout is None:
         return
-    theory = layout.bytes_per_token
-    if not isinstance(theory, Known) or not theory.number or not shown.number:
-        return
-    apart = abs(shown.number - theory.number)
-    if apart <= shown.error + theory.error + theory.number * _SAME:
-        return
-    yield Finding(
-        code="layout-disagrees",
-        severity=Severity.WARNING,
-        message=(
-            f"a token costs {shown.number:,.0f} B in the log ({shown.how}) and "
-            f"{theory.number:,.0f} B by the configuration ({layout.name}, "
-            f"{_type(layout.dtype)}): {_cause(shown.number / theory.number, layout)}"
-        ),
-        evidence=(*shown.evidence, *theory.evidence),
-    )
+    for subject, shown, theory in _costs(ledger, layout):
+        if not isinstance(shown, Known) or not isinstance(theory, Known):
+            continue
+        apart = abs(shown.number - theory.number)
+        if apart <= shown.error + theory.error + theory.number * _SAME:
+            continue
+        yield Finding(
+            code="layout-disagrees",
+            severity=Severity.WARNING,
+            message=(
+                f"{subject} {shown.number:,.0f} B in the log ({shown.how}) and "
+                f"{theory.number:,.0f} B by the configuration ({layout.name}, "
+                f"{_type(layout.dtype)}): {_cause(shown, theory, layout)}"
+            ),
+            evidence=(*shown.evidence, *theory.evidence),
+        )
 
 
-def _cause(ratio: Decimal, layout: LayoutRow) -> str:
+def _costs(ledger: Ledger, layout: LayoutRow) -> Iterator[tuple[str, Value, Value]]:
+    """What is compared: each figure's name, as the log shows it and as the configuration says."""
+    kv = ledger.kv
+    plain = all(term.keeps is Keeps.ALL for term in layout.terms)
+    staged = ledger.deployment.parallel.pipeline
+    token = kv.bytes_per_token
+    if isinstance(token, Unknown) and plain and isinstance(staged, Known) and staged.number == 1:
+        token = kv.if_plain
+    if isinstance(token, Unknown):
+        token = kv.kinds.get(Keeps.ALL, token)
+    yield "a token costs", token, layout.bytes_per_token
+    if Keeps.WINDOW in kv.kinds:
+        windows = kv.kinds[Keeps.WINDOW]
+        yield "a token of a window costs", windows, layout.window_bytes_per_token
+    if Keeps.STATE in kv.kinds:
+        states = kv.kinds[Keeps.STATE]
+        yield "a request's state takes", states, layout.fixed_bytes_per_request
+    divisor = layout.pool_bytes_per_token
+    yield "the engine divides its budget by", kv.bytes_per_full_token, divisor
+
+
+def _cause(shown: Known, theory: Known, layout: LayoutRow) -> str:
     """What most likely makes one figure so many times the other."""
+    if not theory.number or not shown.number:
+        return "one of them has none of it: the configuration is of another model"
+    ratio = shown.number / theory.number
     copies = layout.replication
     inverse = 1 / ratio
 
@@ -100,12 +125,13 @@ def _cause(ratio: Decimal, layout: LayoutRow) -> str:
 
     if isinstance(copies, Known) and copies.number > 1 and near(copies.number):
         return f"they differ by the {copies.number} copies of a head among the ranks"
-    if near(2) or near(4):
-        times = "half" if ratio < 1 else "twice"
-        return f"elements of about {times} the size, so another KV type than was assumed"
+    times = f"about {max(ratio, inverse):.2f} times as {'much' if ratio > 1 else 'little'}"
+    assumed = isinstance(layout.dtype, Unknown) or layout.dtype.assuming
+    if assumed and (near(2) or near(4)):
+        return f"{times}, so another KV type than was assumed, or other layers"
     if 1 < ratio < Decimal("1.15"):
         return "a little more than its elements: scales, padding of pages, or a draft's layers"
-    return "another layout, other layers (a draft's, shared ones) or another placement"
+    return f"{times}: another layout, other layers (a draft's, shared ones) or another placement"
 
 
 def _type(value: Value) -> str:

@@ -144,6 +144,11 @@ def nobody_knows(config: ModelConfig) -> str:
     architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     kind = config.get("model_type") or first or "this model (no model_type, no architectures)"
+    if not any("layer" in name for name in config):
+        return (
+            f"the configuration of {kind} names no layers: one that leaves its fields to defaults "
+            "cannot be read, take the file of the model itself"
+        )
     return (
         f"no KV layout knows every layer of {kind}: bytes per token stay unknown "
         "rather than counting all layers as full attention"

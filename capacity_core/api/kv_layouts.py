@@ -82,8 +82,9 @@ class Serving:
     own name); where `auto` was asked for it is the model's own, and `dtype_assumed`. `variant` is
     one of the layout's own `variants` that was asked for. `draft_layers` of the same kind are added
     for speculative decoding; `speculative` that it is on, whatever its layers. `sizing_mode` and
-    `window_share` say how the engine sized its pools, where it has several ways. `evidence` are the
-    lines that say all this, which every figure cites besides.
+    `window_share` say how the engine sized its pools, where it has several ways. `state_dtype` is
+    the type of recurrent states that was asked for, `device` the kind of device (cuda, npu, …).
+    `evidence` are the lines that say all this, which every figure cites besides.
     """
 
     framework: str | None = None
@@ -97,6 +98,8 @@ class Serving:
     speculative: bool = False
     sizing_mode: str | None = None
     window_share: Decimal | None = None
+    state_dtype: str | None = None
+    device: str | None = None
     evidence: tuple[str, ...] = ()
 
 

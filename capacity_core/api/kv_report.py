@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.api.report import LayoutRow, PluginRow
+from capacity_core.api.report import ABSENT, Absent, LayoutRow, PluginRow
 from capacity_core.values import Value
 
 KV_SCHEMA = "capacity-kv/1"
@@ -23,6 +23,8 @@ class RequestRow:
     """What one request of so many tokens, prompt and output together, keeps on one device."""
 
     request_tokens: int
+    prompt_tokens: int | Absent = ABSENT
+    output_tokens: int | Absent = ABSENT
     bytes: Value
 
 
@@ -40,8 +42,8 @@ class ParallelRow:
 class KvReport:
     """The layout of a model's KV under one way to serve it.
 
-    `layout` and `requests` are of the largest pipeline stage; `stages` lists each where there are
-    several.
+    `layout` is of the largest pipeline stage, `requests` of the one that they cost most; `stages`
+    lists each where there are several.
     """
 
     schema: str

@@ -10,6 +10,7 @@ from enum import Enum
 import attrs
 
 from capacity_core.api.admission import Admission
+from capacity_core.api.kv_layouts import Keeps
 from capacity_core.units import GIB, RATIO, REQUESTS, TOKENS, TOKENS_PER_SECOND
 from capacity_core.values import Unknown, Value, least, total
 
@@ -257,6 +258,10 @@ class KvFacts:
     whether a shorter request surely costs its share of the longest one's. `unusable` is what the
     pool counts but no request can have (tokens). `window_share` is the tokens of a window's pool
     over those of the full one, where it was asked for.
+
+    `if_plain` is what a token costs if every layer keeps every token, where the log does not say
+    that. `kinds` are the costs of kinds of caches that have pools of their own: B/token, of states
+    B/request.
     """
 
     token_use: TokenUse = TokenUse.ANY_LENGTH
@@ -269,6 +274,8 @@ class KvFacts:
     sizing_mode: Value = _UNSAID
     window_share: Value = _UNSAID_RATIO
     dtype: Value = _UNSAID
+    if_plain: Value = _UNSAID
+    kinds: Mapping[Keeps, Value] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -290,7 +297,8 @@ class Parallel:
 
 @attrs.frozen(kw_only=True)
 class Deployment:
-    """What was started, and how."""
+    """What was started, and how. `device` is its kind, as in cuda or npu; `state_dtype` the type of
+    recurrent states where one was asked for."""
 
     version: Value = _UNSAID
     model: Value = _UNSAID
@@ -308,6 +316,8 @@ class Deployment:
     parallel: Parallel = Parallel()
     workers: Value = _UNSAID
     gpu_name: Value = _UNSAID
+    device: Value = _UNSAID
+    state_dtype: Value = _UNSAID
 
 
 @attrs.frozen(kw_only=True)

@@ -51,7 +51,11 @@ _SIZE = click.IntRange(min=1)
     show_default=True,
     help="Layers of the same kind that speculative decoding adds (MTP, EAGLE).",
 )
-@click.option("--layout", metavar="NAME", help="Use this KV layout, or variant of one.")
+@click.option(
+    "--layout",
+    metavar="NAME",
+    help="Use this KV layout, or variant of one, such as v41_fp4 where no file tells.",
+)
 @click.option(
     "--request-tokens",
     "requests",
@@ -66,6 +70,7 @@ _SIZE = click.IntRange(min=1)
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
+    help="Text for reading, JSON for programs.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the result to a file.")
 @plugin_options
@@ -98,5 +103,7 @@ def command(
     asked = KvOptions(attention_data=attention_dp, context=context_parallel, **options)
     report = size_kv(config, asked, plugins)
     write_result(kv_json(report) if output_format == "json" else kv_text(report), output)
-    failed = any(row.status == "failed" for row in report.plugins)
+    failed = [row for row in report.plugins if row.status == "failed"]
+    for row in failed:
+        click.echo(f"capacity: the plugin {row.name} failed: {row.error}", err=True)
     return ExitCode.PLUGIN_FAILED if failed else ExitCode.OK

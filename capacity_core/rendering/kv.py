@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from capacity_core.api.kv_report import KvReport
+from capacity_core.api.kv_report import KvReport, RequestRow
 from capacity_core.api.report import LayoutRow, TermRow
 from capacity_core.rendering.figures import amount_text, plain_text, table, with_unit, wrapped
 from capacity_core.rendering.json import to_plain
@@ -35,16 +35,18 @@ def layout_lines(layout: LayoutRow) -> Iterator[str]:
     header = ("cache", "layers", "B/token", "window", "B/request")
     rows = [_term_cells(term) for term in layout.terms]
     yield from table(rows, header, align=("left", *["right"] * 4))
+    windows = any(term.window_tokens is not None for term in layout.terms)
+    states = any(term.fixed_bytes_per_request is not None for term in layout.terms)
     sums = (
         ("each token", layout.bytes_per_token),
-        ("in the window", layout.window_bytes_per_token),
-        ("each request", layout.fixed_bytes_per_request),
+        *((("in the window", layout.window_bytes_per_token),) if windows else ()),
+        *((("each request", layout.fixed_bytes_per_request),) if states else ()),
         ("engine divides by", layout.pool_bytes_per_token),
         ("copies of a head", layout.replication),
     )
     for name, value in sums:
         said = isinstance(value, Known) or value.at_most is not None or value.at_least is not None
-        if said or value is layout.bytes_per_token:
+        if said or value in (layout.bytes_per_token, layout.replication):
             yield from wrapped(_with_formula(value), f"  {name:<18} ", " " * 21)
     assuming = layout.bytes_per_token.assuming if isinstance(layout.bytes_per_token, Known) else ()
     for why in assuming:
@@ -116,7 +118,7 @@ def _requests(report: KvReport) -> Iterator[str]:
     yield "One request on one GPU"
     rows = [
         (
-            f"{row.request_tokens:,}",
+            _request(row),
             plain_text(row.bytes),
             f"{row.bytes.to(MIB).number:,.1f}" if isinstance(row.bytes, Known) else "",
         )
@@ -126,3 +128,9 @@ def _requests(report: KvReport) -> Iterator[str]:
     whys = dict.fromkeys(row.bytes.why for row in report.requests if isinstance(row.bytes, Unknown))
     for why in whys:
         yield from wrapped(why, "  unknown: ", " " * 11)
+
+
+def _request(row: RequestRow) -> str:
+    if isinstance(row.prompt_tokens, int) and isinstance(row.output_tokens, int):
+        return f"{row.prompt_tokens:,} + {row.output_tokens:,}"
+    return f"{row.request_tokens:,}"

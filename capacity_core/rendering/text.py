@@ -17,6 +17,7 @@ from capacity_core.api.report import (
 )
 from capacity_core.rendering.course import load, outcome, steps, unmatched
 from capacity_core.rendering.figures import (
+    WIDTH,
     amount_text,
     bound_text,
     error_text,
@@ -33,7 +34,7 @@ from capacity_core.rendering.figures import (
 )
 from capacity_core.rendering.kv import layout_lines
 from capacity_core.units import MIB
-from capacity_core.values import Known, Origin, Unknown, Value, agree
+from capacity_core.values import Known, Origin, Unknown, Value
 
 SHOWN_RANKS = 32
 SHOWN_LINES = 40
@@ -295,8 +296,9 @@ def _layout(report: Report) -> Iterator[str]:
     yield from layout_lines(layout)
     shown, theory = report.kv_pool.bytes_per_token, layout.bytes_per_token
     if isinstance(shown, Known):
-        same = agree(shown, theory)
-        verdict = {True: "the same", False: "see Findings", None: "theory is unknown"}[same]
+        verdict = "the same" if isinstance(theory, Known) else "theory is unknown"
+        if any(finding.code == "layout-disagrees" for finding in report.findings):
+            verdict = "see Findings"
         where = lines_text(shown.evidence, report)
         yield from wrapped(
             f"{with_unit(shown)} = {shown.how} {where}: {verdict}",
@@ -323,7 +325,7 @@ def _concurrency(report: Report) -> Iterator[str]:
     ]
     shown = [column for column in columns if any(column[2]) or column[0] == "bound by"]
     rows = list(zip(*(cells for _, _, cells in shown), strict=True))
-    yield from table(rows, [name for name, _, _ in shown], align=[side for _, side, _ in shown])
+    yield from _fitting(rows, [name for name, _, _ in shown], [side for _, side, _ in shown])
     if any(_maybe(row.admitted_at_once) for row in c.rows):
         yield from wrapped(
             "max concurrent fits without preemption; so many prompts are let in at once, and their "
@@ -344,6 +346,16 @@ def _concurrency(report: Report) -> Iterator[str]:
             f"  the engine itself printed {c.reported.value.amount}x for requests of "
             f"{c.reported.request_tokens:,} tokens {lines_text(c.reported.value.evidence, report)}"
         )
+
+
+def _fitting(
+    rows: Sequence[Sequence[str]], names: Sequence[str], sides: Sequence[str]
+) -> Iterator[str]:
+    """A table, with headers of two lines where it would be too wide."""
+    lines = list(table(rows, names, align=sides))
+    if max(len(line) for line in lines) > WIDTH:
+        lines = list(table(rows, [name.replace(" ", "\n") for name in names], align=sides))
+    yield from lines
 
 
 def _request(row: ConcurrencyRow) -> str:

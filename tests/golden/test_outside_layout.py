@@ -30,7 +30,7 @@ from capacity_core.api.kv_layouts import (
     element_bytes,
 )
 from capacity_core.api.kv_report import KvReport
-from capacity_core.errors import LayoutError, UnusableInput
+from capacity_core.errors import LayoutError, PluginError, UnusableInput
 from capacity_core.kv import KvOptions, size_kv
 from capacity_core.loader import Found, Plugins, load
 from capacity_core.rendering.json import JsonRenderer
@@ -223,7 +223,7 @@ def test_kv_says_why_such_a_layout_refuses(model: str) -> None:
 
 
 def test_kv_names_a_layout_that_breaks(model: str) -> None:
-    with pytest.raises(UnusableInput, match=r"rivulet.*ZeroDivisionError"):
+    with pytest.raises(PluginError, match=r"rivulet.*ZeroDivisionError"):
         sized(model, Breaking())
 
 

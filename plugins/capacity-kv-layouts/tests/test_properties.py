@@ -264,7 +264,8 @@ def test_all_ranks_together_hold_at_least_the_whole(
     many = reading_of(config, framework, tensor=tensor)
     if one is not None and many is not None:
         assert request(many, tokens) * tensor >= request(one, tokens) >= request(many, tokens)
-        assert 1 <= copies(many) <= tensor
+        if isinstance(many.replication, Known):  # else layers differ in their heads
+            assert 1 <= copies(many) <= tensor
 
 
 @every_model

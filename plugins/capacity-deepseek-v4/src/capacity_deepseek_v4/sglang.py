@@ -184,7 +184,10 @@ def divisor(parts: tuple[CacheTerm, ...], stage: Stage, serving: Serving) -> Val
     how = "growth" + (f" + {share} * window" if ratio else " (windows are fixed bytes)")
     if draft != 1:
         how = f"({how}) * {stage.layers + 1} / {stage.layers}"
-    return terms.figure(number, BYTES_PER_TOKEN, how, stage)
+    figure = terms.figure(number, BYTES_PER_TOKEN, how, stage)
+    if ratio and serving.window_share is None:
+        figure = figure.assume(f"swa_full_tokens_ratio is {_DEFAULT_SHARE}, its default")
+    return figure
 
 
 def _sum(parts: tuple[CacheTerm, ...], keeps: Keeps, stage: Stage) -> Value:

@@ -10,7 +10,7 @@ from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
 from capacity_kv_layouts.config_fields import count, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
-from capacity_kv_layouts.heads import LAYERS, head_dims, kv_cache, query_heads, shared_out
+from capacity_kv_layouts.heads import LAYERS, copies_of, head_dims, kv_cache, query_heads
 from capacity_kv_layouts.latent import has_latent
 from capacity_kv_layouts.layers import assemble
 
@@ -59,7 +59,6 @@ class ByBlock:
                 raise LayoutError("SGLang refuses KV heads that differ by layer (VGQA)")
             by_layer = [named[0]] * layers
         dims = head_dims(config, heads)
-        widest = max(named, key=lambda each: each.number)
         return assemble(
             "GQA by block",
             [
@@ -68,7 +67,7 @@ class ByBlock:
             ],
             serving,
             counted=counted.evidence,
-            replication=shared_out(widest, serving.placement)[1],
+            replication=copies_of(named, serving.placement),
             formula="sum over attention layers of max(1, query heads // n_heads_in_group // "
             "attention_tensor) * 2 * head_dim * dtype_bytes",
             source=SOURCE,

@@ -16,6 +16,7 @@ def given(config: ModelConfig, *names: str) -> bool:
 
 
 _MOST_LAYERS = 10_000
+_MOST = 10**9
 
 
 def layer_count(config: ModelConfig, *names: str) -> Known:
@@ -57,6 +58,8 @@ def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
             f"{name} is {repr(number)[:60]} in the configuration, "
             "which is not a whole number of at least 1"
         )
+    if number > _MOST:
+        raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
     path = name if inside is None else f"{inside}.{name}"
     return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{path}",))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 
 from capacity_core.api.kv_layouts import Keeps, ModelConfig, Placement, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN, COUNT
-from capacity_core.values import Known, Origin, known
+from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_kv_layouts.config_fields import cited, count, given, whole
 from capacity_kv_layouts.formats import head_of
 from capacity_kv_layouts.layers import Cache, amount, type_unknown
@@ -168,6 +169,19 @@ def shared_out(kv_heads: Known, placement: Placement) -> tuple[Known, Known]:
         evidence=kv_heads.evidence,
     )
     return per_rank, replication
+
+
+def copies_of(kinds: Iterable[Known], placement: Placement) -> Value:
+    """How many ranks hold each head, where layers differ in their KV heads: known if it is the same
+    for all."""
+    each = {
+        copies.number: copies for heads in kinds for copies in [shared_out(heads, placement)[1]]
+    }
+    if len(each) == 1:
+        return next(iter(each.values()))
+    numbers = " or ".join(str(number) for number in sorted(each))
+    evidence = tuple(dict.fromkeys(line for value in each.values() for line in value.evidence))
+    return Unknown(why=f"{numbers}, by kind of layer", unit=COUNT, evidence=evidence)
 
 
 def head_dims(

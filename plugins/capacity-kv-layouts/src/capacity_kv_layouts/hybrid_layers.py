@@ -47,8 +47,13 @@ def by_words(*names: str) -> LayerKinds:
         for name in names:
             if config.get(name):
                 listed = _worded(name, config[name])
+                if name != "layer_types":
+                    return listed
                 # A pattern is the model's length; a list of types may go on for a draft.
-                return listed[: _layers(config)] if name == "layer_types" else listed
+                layers = _layers(config)
+                if len(listed) < layers:
+                    raise LayoutError(f"{name} has {len(listed)} entries for {layers} layers")
+                return listed[:layers]
         raise LayoutError(f"the configuration has no {' or '.join(names)}")
 
     return kinds

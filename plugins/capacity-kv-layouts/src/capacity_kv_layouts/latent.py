@@ -109,16 +109,19 @@ class Latent:
         )
 
 
+_DEVICE_DECIDES = "auto is fp8_e4m3 or bf16 here, by the device, which is not said"
+
+
 def _by_device(serving: Serving) -> Value | None:
     """SGLang's `auto` of a sparse model: fp8_e4m3 on SM100 and later, else bf16
     (srt/arg_groups/overrides.py:491)."""
     if not _device_decides(serving):
         return None
-    return Unknown(why="auto is fp8_e4m3 or bf16, by the device; name it with --kv-dtype")
+    return Unknown(why=_DEVICE_DECIDES)
 
 
 def _device_decides(serving: Serving) -> bool:
-    return serving.framework == "sglang" and serving.dtype_assumed
+    return serving.framework == "sglang" and serving.dtype_assumed and serving.device != "npu"
 
 
 def _expanded(config: ModelConfig, heads: Known, serving: Serving) -> LayoutReading:
@@ -187,7 +190,8 @@ def latent_cache(
         dtype = "fp8_ds_mla"
     size = element_bytes(dtype)
     if indexed and _device_decides(serving):
-        cost: Value = type_unknown(None, rank, rotary)
+        evidence = cited(rank, rotary)
+        cost: Value = Unknown(why=_DEVICE_DECIDES, unit=BYTES_PER_TOKEN, evidence=evidence)
     elif size is not None:
         elements = whole(rank) + whole(rotary)
         cost = amount(elements * size, BYTES_PER_TOKEN, f"({fields}) * {size} B", rank, rotary)
@@ -213,11 +217,16 @@ def latent_cache(
 
 def index_cache(config: ModelConfig, serving: Serving) -> Cache:
     """The index key of one layer: fp8 with a scale of 4 B for each 128 elements, whatever the KV
-    type."""
+    type; on NPUs of SGLang in the KV type, where that is not fp8_e4m3."""
     dim = count(config, "index_head_dim")
     size = whole(dim) + Fraction(whole(dim), 128) * 4
     how = f"({dim.number} index_head_dim + {dim.number} / 128 * 4 scales) B"
-    cost = amount(size, BYTES_PER_TOKEN, how, dim)
+    each = element_bytes(serving.dtype)
+    if serving.framework == "sglang" and serving.device == "npu" and serving.dtype != "fp8_e4m3":
+        size, how = Fraction(whole(dim) * (each or 0)), f"{dim.number} index_head_dim * {each} B"
+    cost: Value = amount(size, BYTES_PER_TOKEN, how, dim)
+    if not size:
+        cost = type_unknown(serving.dtype, dim)
     shared = serving.framework != "sglang"  # which prices it for all ranks (pool_configurator:560)
     return Cache(
         name="index key",

@@ -77,7 +77,7 @@ def assemble(
     serving: Serving,
     *,
     counted: tuple[str, ...],
-    replication: Known,
+    replication: Value,
     formula: str,
     source: str,
     pool_ratio: Fraction | None = None,
@@ -93,16 +93,31 @@ def assemble(
     counts = Counter(cache for index in stage for cache in layers[index])
     counts.update(_draft(layers, serving))
     context = serving.placement.context
-    terms = tuple(_term(cache, held, context, counted) for cache, held in counts.items())
+    terms = tuple(
+        _term(
+            attrs.evolve(cache, source=_of_framework(cache.source, serving)), held, context, counted
+        )
+        for cache, held in counts.items()
+    )
     return LayoutReading(
         family=family,
         terms=terms,
         replication=replication,
         formula=formula,
-        source=source,
+        source=_of_framework(source, serving),
         pool_bytes_per_token=None if pool_ratio is None else _pool_divisor(terms, pool_ratio),
         dtype=dtype,
     )
+
+
+_TITLES = {"sglang": "SGLang ", "vllm": "vLLM "}
+
+
+def _of_framework(source: str, serving: Serving) -> str:
+    """What a list of sources says of the framework that serves; all of it where it says nothing."""
+    title = _TITLES.get(serving.framework or "")
+    own = [part for part in source.split("; ") if title and part.startswith(title)]
+    return "; ".join(own) or source
 
 
 def _draft(layers: Layers, serving: Serving) -> Counter[Cache]:

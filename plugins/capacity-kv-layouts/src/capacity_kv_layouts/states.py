@@ -45,11 +45,11 @@ def state_types(config: ModelConfig, serving: Serving, *, fields: Mapping[str, s
     """The engine's own types: SGLang keeps bf16 windows and fp32 states, vLLM the model's type.
 
     `fields` names, by framework, the field that changes the state's type where that engine reads
-    one.
+    one; what the server was asked for comes first.
     """
     framework = one_framework(serving, "states")
     field = fields.get(framework)
-    said = None if field is None else config.get(field)
+    said = serving.state_dtype or (None if field is None else config.get(field))
     own = _bytes_of(config.get("dtype") or config.get("torch_dtype"))
     conv, default = (2, 4) if framework == "sglang" else (own, own)
     return StateTypes(conv=conv, recurrent=default if said is None else _bytes_of(said))

@@ -22,12 +22,12 @@ from capacity_kv_layouts.config_fields import count, given, layer_count, one_fra
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
+    copies_of,
     family_of,
     head_dims,
     kv_cache,
     kv_heads_of,
     query_heads,
-    shared_out,
 )
 from capacity_kv_layouts.layers import Cache, assemble
 
@@ -147,7 +147,7 @@ class Windows:
         windowed = any(kind is not Keeps.ALL for kind in kinds)
         _refuse_fp4_windows(framework, serving, windowed)
         kv_heads = _kv_heads(config, kinds[0])
-        return assemble(
+        reading = assemble(
             f"{family_of(heads, kv_heads)} with windows"
             if windowed
             else family_of(heads, kv_heads),
@@ -157,12 +157,17 @@ class Windows:
                 *counted.evidence,
                 *(f"config0:{name}" for name in _BY_LAYER if config.get(name)),
             ),
-            replication=shared_out(kv_heads, serving.placement)[1],
+            replication=copies_of([_kv_heads(config, kind) for kind in caches], serving.placement),
             formula="full layers * KV heads * (head_dim + v_head_dim) * dtype_bytes, and the same "
             "of window layers for each token inside the window",
             source=SOURCE,
             pool_ratio=_share(serving) if framework == "sglang" and windowed else None,
         )
+        divisor = reading.pool_bytes_per_token
+        if divisor is None or serving.window_share is not None:
+            return reading
+        default = f"swa_full_tokens_ratio is {float(_WINDOW_SHARE)}, its default"
+        return attrs.evolve(reading, pool_bytes_per_token=divisor.assume(default))
 
 
 def _share(serving: Serving) -> Fraction:

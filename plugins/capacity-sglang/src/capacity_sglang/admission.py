@@ -144,7 +144,7 @@ class SglangAdmission:
         fewest = max(0, pool - spare) // self._held(request, span, page)
         of_full = [most if bound is None else int(bound) for bound in full.interval]
         low, high = min(of_full[0], fewest), min(of_full[1], most)
-        evidence = (*full.evidence, *windows.evidence, *window.evidence)
+        evidence = (*full.evidence, *windows.evidence, *window.evidence, *self.chunk.evidence)
         if self.reserved is not None:
             return Unknown(
                 why="what a draft keeps in the window's pool beside a window is not reckoned",
@@ -154,7 +154,9 @@ class SglangAdmission:
             )
         if low == high:
             how = "least of the full pool's and the window's pool's tokens by those of a request"
-            return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+            fits = known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+            default = f"SGLANG_SWA_EVICTION_INTERVAL is {_EVICTION_INTERVAL}, its default"
+            return fits.assume(*((default,) if fewest < of_full[0] else ()))
         return Unknown(
             why="what the window's pool holds beside a window depends on what is cached and "
             "prefilled at the time",

@@ -280,6 +280,8 @@ def _deployment(run: Run, settings: Settings, fraction: Value) -> Deployment:
         disaggregation=settings.text("disaggregation_mode", none=("null",)),
         parallel=settings.parallel,
         workers=settings.workers,
+        device=settings.text("device"),
+        state_dtype=settings.text("mamba_ssm_dtype"),
     )
 
 

@@ -425,5 +425,13 @@ class RankReading:
         return Unknown(why="the budget before allocation is not printed", unit=GIB)
 
     @property
+    def state_size(self) -> Value:
+        """What the states of requests take, where nothing else is allocated with them."""
+        pools = [sighting for sighting in self.states if isinstance(sighting.event, StatePool)]
+        if len(pools) != 1 or len(self.states) != 1:
+            return Unknown(why="no single pool of states", unit=GIB)
+        return pools[0].value("conv") + pools[0].value("ssm")
+
+    @property
     def state_slots(self) -> Value | None:
         return self.slots.value("slots") if self.slots is not None else None

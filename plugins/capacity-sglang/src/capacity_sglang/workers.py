@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import attrs
+
 from capacity_core.api.extractors import Run, Sighting
+from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import (
     KvFacts,
     Role,
     TokenUse,
     WorkerFacts,
 )
-from capacity_core.units import BYTES, BYTES_PER_TOKEN, GIB, RATIO, REQUESTS, TOKENS
-from capacity_core.values import Known, Origin, Unknown, Value, agree, least, text
+from capacity_core.units import (
+    BYTES,
+    BYTES_PER_REQUEST,
+    BYTES_PER_TOKEN,
+    GIB,
+    RATIO,
+    REQUESTS,
+    SLOTS,
+    TOKENS,
+)
+from capacity_core.values import Known, Origin, Unknown, Value, agree, known, least, text
 from capacity_sglang.args import Settings
 from capacity_sglang.compressed import CompressedBudget, CompressedPools, CompressedSizing
 from capacity_sglang.limits import RequestLimit
@@ -141,7 +154,28 @@ def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFac
         sizing_mode=mode,
         window_share=settings.number(RATIO, "swa_full_tokens_ratio"),
         dtype=kv_dtype(run),
+        kinds=dict(_kinds(readings, settings)),
     )
+
+
+def _kinds(readings: list[RankReading], settings: Settings) -> Iterator[tuple[Keeps, Value]]:
+    """What the first rank's pools show of windows beside full layers, and of states: the bytes of a
+    pool include a padding page, those of states a slot (mem_cache/memory_pool.py)."""
+    if not readings:
+        return
+    page = settings.page_size
+    pools = {p.label: p for p in readings[0].kv_pools if p.role is Role.TARGET}
+    if isinstance(page, Known) and set(pools) == {"full", "swa"}:
+        for keeps, label in ((Keeps.ALL, "full"), (Keeps.WINDOW, "swa")):
+            pool = pools[label]
+            tokens = pool.tokens.named("tokens") + page.named("page_size")
+            yield keeps, pool.size.to(BYTES) / tokens
+    states, slots = readings[0].state_size, readings[0].state_slots
+    if slots is not None and isinstance(states, Known):
+        one = known(1, SLOTS, Origin.DERIVED, how="the slot of padding")
+        each = states.to(BYTES) / (slots.named("slots") + one)
+        if isinstance(each, Known):
+            yield Keeps.STATE, attrs.evolve(each, unit=BYTES_PER_REQUEST)
 
 
 def _sizing_mode(run: Run, compressed: Sighting[Any] | None) -> Value:

@@ -45,7 +45,7 @@ class VllmAdmission:
     that no line of a hybrid was printed by a release that would print one; `as_full` that windows
     were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
     step, None where it is off; its layers are in no configuration here. `blocks` are those of each
-    worker, where a metrics page says them.
+    worker, where a metrics page says them. `lines` are those that say the rest.
     """
 
     length: int | None
@@ -62,6 +62,7 @@ class VllmAdmission:
     context_parallel: bool = False
     drafts: Value | None = None
     blocks: Mapping[int, Known] = attrs.field(factory=dict)
+    lines: tuple[str, ...] = ()
 
     def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
         """Requests of one kind without preemption, and how many are let in at once."""
@@ -364,9 +365,11 @@ class VllmAdmission:
         if worker.reported is not None:
             values.append(worker.reported.value)
         if layout is not None:
-            values.append(layout.bytes_per_token)
+            values += [layout.bytes_per_token, worker.size]
+            if any(term.window_tokens is not None for term in layout.terms):
+                values.append(self.batched)
         lines = [line for value in values if isinstance(value, Known) for line in value.evidence]
-        return tuple(dict.fromkeys(lines))
+        return tuple(dict.fromkeys((*lines, *self.lines)))
 
 
 def _of_budget(plan: Plan, worker: WorkerFacts) -> tuple[int, int | None]:

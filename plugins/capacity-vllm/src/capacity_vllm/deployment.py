@@ -54,7 +54,15 @@ def deployment_of(run: Run, settings: Settings, tensor: Value) -> Deployment:
             nodes=settings.number(COUNT, "nnodes"),
         ),
         workers=data,
+        device=settings.text("device_config"),
+        state_dtype=_unless_auto(settings.text("mamba_ssm_cache_dtype")),
     )
+
+
+def _unless_auto(said: Value) -> Value:
+    if isinstance(said, Known) and said.amount == "auto":
+        return Unknown(why="it is left to the engine", evidence=said.evidence)
+    return said
 
 
 _TRANSFER_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}

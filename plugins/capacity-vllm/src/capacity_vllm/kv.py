@@ -157,6 +157,7 @@ class KvReading:
             bytes_per_full_token=Unknown(why="not a figure of vLLM", unit=BYTES_PER_TOKEN),
             sizing_mode=Unknown(why="not a setting of vLLM"),
             dtype=kv_dtype(self._run),
+            if_plain=self._size_over_tokens(),
         )
 
     def admission(self, deployment: Deployment) -> VllmAdmission | None:
@@ -167,6 +168,7 @@ class KvReading:
         sizes = {s.event.sizes for s in signs if s.event.sizes}
         context = deployment.context_length
         modes = {s.event.mode for s in self._run.of(StateMode)}
+        lines = [s.line for s in (*signs, *self._run.of(StateMode, HybridDisabled))]
         device = self._settings.text("device_config")
         return VllmAdmission(
             length=int(context.number) if isinstance(context, Known) else None,
@@ -182,6 +184,7 @@ class KvReading:
             derived=self._derived_tokens(),
             context_parallel=self._run.has(ContextParallel),
             drafts=self._drafts(deployment),
+            lines=tuple(dict.fromkeys((*context.evidence, *lines))),
         )
 
     def _drafts(self, deployment: Deployment) -> Value | None:
@@ -318,6 +321,11 @@ class KvReading:
             return Unknown(why=why, unit=unit)
         if not self._blocks:
             return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
+        return self._size_over_tokens()
+
+    def _size_over_tokens(self) -> Value:
+        """budget / tokens, whatever the model keeps."""
+        unit = BYTES_PER_TOKEN
         if self._run.has(KvReserved) or override_of(self._run) is not None:
             return Unknown(why="the pool is not made of the whole printed budget", unit=unit)
         if any(reading.rank.pp for reading in self._readings):
@@ -333,7 +341,12 @@ class KvReading:
         tokens = least(said).named("tokens")
         per_token = least(budgets).named("kv_budget").to(BYTES) / tokens
         if isinstance(per_token, Known) and isinstance(tokens, Known):
-            slack = per_token.number * self._blocks[-1] / tokens.number
+            largest = self._blocks[-1] if self._blocks else _BLOCK_SIZES[-1]
+            whole = tokens.number
+            if self._derived_tokens() is not False:  # they are whole requests' shares of blocks
+                lengths = [s.reported.request_tokens for s in self.sizes_of if s.reported]
+                whole = Decimal(min(lengths, default=largest))
+            slack = per_token.number * largest / whole
             per_token = attrs.evolve(per_token, error=per_token.error + slack)
         return per_token
 
