@@ -26,6 +26,7 @@ from capacity_core.units import (
     BYTES_PER_REQUEST,
     BYTES_PER_TOKEN,
     COUNT,
+    GIB,
     RATIO,
     TOKENS,
 )
@@ -33,6 +34,7 @@ from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.admission import VllmAdmission
 from capacity_vllm.groups import Group, Plan
 from capacity_vllm.metrics import with_metrics
+from capacity_vllm.ways import Printed
 
 CONTEXT = 16_384
 
@@ -220,7 +222,8 @@ def admission(**more: Any) -> VllmAdmission:
         "async_known": False,
         "derived": False,
     }
-    return VllmAdmission(**(plain | more))
+    parallel = more.pop("context_parallel", False)
+    return VllmAdmission(printed=Printed(**(plain | more)), context_parallel=parallel)
 
 
 def worker(tokens: int | None = None, concurrency: str | None = None, length: int = 0) -> Any:
@@ -476,6 +479,95 @@ def test_groups_that_nobody_tells_are_left_to_the_tokens() -> None:
     """A hybrid without a configuration: a window or states, and how many groups is not said."""
     run = of_blocks(64, 128, plain=False)
     assert run.fit(worker(), Request(256, 200), None) is None
+
+
+# --- speculative decoding -------------------------------------------------
+
+
+def test_a_draft_may_reserve_its_tokens_at_the_end_of_a_request() -> None:
+    """200 + 57 on blocks of 16: 256 tokens are 16 blocks, and 17 with three proposed ones
+    (0.33.0 vllm/v1/core/sched/scheduler.py `num_lookahead_tokens`)."""
+    run = of_blocks(1000, 16, drafts=said(3, TOKENS))
+    value = tokens_of(run.fit(worker(), Request(257, 200), None))
+    assert span(value) == (999 // 17, 999 // 16)
+
+
+def test_a_draft_that_crosses_no_block_leaves_the_count_known() -> None:
+    run = of_blocks(1000, 16, drafts=said(3, TOKENS))
+    assert count(run.fit(worker(), Request(250, 200), None)) == 999 // 16
+
+
+def test_a_plain_length_counts_what_drafts_reserve_and_says_so() -> None:
+    run = of_blocks(1000, 16, drafts=said(3, TOKENS))
+    value = tokens_of(run.fit(worker(), Request(257), None))
+    assert isinstance(value, Known)
+    assert value.number == 999 // 16
+    assert any("drafts" in why for why in value.assuming)
+
+
+def test_unprinted_tokens_of_a_draft_leave_the_most() -> None:
+    run = of_blocks(1000, 16, drafts=UNSAID)
+    value = tokens_of(run.fit(worker(), Request(257, 200), None))
+    assert isinstance(value, Unknown)
+    assert (value.at_least, value.at_most) == (None, 999 // 16)
+
+
+@pytest.mark.parametrize(("mode", "least"), [("none", 4), ("align", 3), (None, 3)])
+def test_a_hybrid_with_a_draft_runs_at_least_what_the_engine_reckons(
+    mode: str | None, least: int
+) -> None:
+    """4.54x: four longest requests, hence four shorter ones; aligned states may hold three blocks
+    for a step where two were reckoned."""
+    run = admission(
+        block=said(800, TOKENS),
+        plain=False,
+        has_states=True,
+        mode=mode,
+        drafts=said(3, TOKENS),
+        derived=True,
+    )
+    printed = worker(int(4.54 * CONTEXT), "4.54", CONTEXT)
+    value = tokens_of(run.fit(printed, Request(4608, 4096), None))
+    assert isinstance(value, Unknown)
+    assert (value.at_least, value.at_most) == (least, None)
+    assert "speculative" in value.why
+
+
+# --- the budget -----------------------------------------------------------
+
+
+def windowed_pool(blocks: int, cap: int, gib: str) -> tuple[VllmAdmission, WorkerFacts]:
+    """Five full layers and 25 of a window of 1,024, in one group of five and five of five; a layer
+    keeps 4,096 B of a token, so a block of 16 is 5 * 16 * 4,096 B. The tokens are derived, and what
+    is in flight is not printed."""
+    reckoned = CONTEXT // 16 + 5 * cap
+    run = admission(block=said(16, TOKENS), plain=False, derived=True)
+    concurrency = known(Decimal(f"{blocks / reckoned:.2f}"), RATIO, Origin.PRINTED)
+    size = known(Decimal(gib), GIB, Origin.PRINTED)
+    return run, WorkerFacts(
+        dp=0,
+        tokens=said(int(blocks / reckoned * CONTEXT), TOKENS),
+        reported=Reported(request_tokens=CONTEXT, value=concurrency),
+        size=size,
+    )
+
+
+def test_the_printed_budget_tells_the_blocks_of_a_windows_model() -> None:
+    """30,000 blocks of 327,680 B are 9.16 GiB. A request of 16,384 holds 1,024 full blocks and
+    ceil(1,024 / 16) + 1 = 65 in each group of windows, once its prompt is read; the last one asks
+    for 221 in each when it is let in."""
+    model = layout(term(Keeps.ALL, 5), term(Keeps.WINDOW, 25, 1024))
+    run, printed = windowed_pool(30_000, cap=221, gib="9.16")
+    value = run.fit(printed, Request(CONTEXT, CONTEXT - 100), model)
+    beside, end = 1018 + 5 * 65, 1024 + 5 * 65
+    assert count(value) == min(29_999 // end, 1 + (29_999 - 1018 - 5 * 221) // beside) == 21
+
+
+def test_a_configuration_whose_blocks_no_budget_makes_is_not_used() -> None:
+    """A model with layers of a tenth would have made ten times the blocks."""
+    model = layout(term(Keeps.ALL, 5), term(Keeps.WINDOW, 25, 1024))
+    run, printed = windowed_pool(30_000, cap=221, gib="0.92")
+    assert run.fit(printed, Request(CONTEXT, CONTEXT - 100), model) is None
 
 
 # --- a metrics page -------------------------------------------------------

@@ -1,76 +1,37 @@
-"""How many requests a pool of blocks takes: which ways to read a log are left, and what they say.
-
-A log seldom prints blocks. It prints tokens and a concurrency, which follow from blocks, their
-size, the groups of layers and what a request reckons for in each. Every way to fill in what is not
-printed is tried; those that do not give the printed figures fall away. What all that are left agree
-on is known, the rest lies between their bounds.
-"""
+"""How many requests a pool of blocks takes: what all ways to read a log that are left agree on is
+known, the rest lies between their bounds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
 import attrs
 
 from capacity_core.api.admission import Fit, Request
-from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import WorkerFacts
 from capacity_core.api.report import LayoutRow
-from capacity_core.units import BYTES, REQUESTS
+from capacity_core.units import REQUESTS
 from capacity_core.values import Known, Origin, Unknown, Value, known
-from capacity_vllm.groups import Group, Plan, plans_of
-
-_STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a prefill
-
-
-_MOST_CAPS = 256
-_MOST_BLOCKS = 4096
-_MOST_GROUPS = 64
-"""How many ways to fill in a window's blocks, and a pool's, are tried: one in a few gives what is
-printed."""
-
-Way = tuple[Plan, int]
-"""One way to read a log: the groups, and the blocks that they share."""
+from capacity_vllm.ways import Printed, Way
 
 
 @attrs.frozen(kw_only=True)
 class VllmAdmission:
-    """What one run says of its blocks.
+    """What one run prints of its blocks; `lines` are those that say what is no figure there. Tokens
+    of `context_parallel` ranks are counted together, and tell nothing."""
 
-    `derived` says whether printed tokens are concurrency times context length (0.21 and later);
-    None where the release is not known. `sizes` are the printed block sizes of all groups,
-    `possible` those of a plain model where none is printed; `plain`
-    that no line of a hybrid was printed by a release that would print one; `as_full` that windows
-    were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
-    step, None where it is off; its layers are in no configuration here. `blocks` are those of each
-    worker, where a metrics page says them. `lines` are those that say the rest.
-    """
-
-    length: int | None
-    block: Value
-    sizes: tuple[int, ...] = ()
-    possible: tuple[int, ...] = ()
-    plain: bool = False
-    has_states: bool = False
-    as_full: bool = False
-    mode: str | None = None
-    batched: Value
-    async_known: bool | None = None
-    derived: bool | None
+    printed: Printed
     context_parallel: bool = False
-    drafts: Value | None = None
-    blocks: Mapping[int, Known] = attrs.field(factory=dict)
     lines: tuple[str, ...] = ()
 
     def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
         """Requests of one kind without preemption, and how many are let in at once."""
-        if self.length is None or self.context_parallel:
+        if self.printed.length is None or self.context_parallel:
             return None
-        ways = self._ways(layout, worker)
+        ways = self.printed.ways(layout, worker)
         if not ways and layout is not None:  # the configuration is of another model or layout
-            layout, ways = None, self._ways(None, worker)
+            layout, ways = None, self.printed.ways(None, worker)
         if not ways:
             return self._reckoned(worker, request)
         lowest, highest, admitted = self._bounds(ways, request)
@@ -90,17 +51,17 @@ class VllmAdmission:
         """Where no way to read the log is left: what the engine reckons for its longest request is
         the least that fit of shorter ones."""
         said = worker.reported
-        if said is None or not isinstance(said.value, Known) or self.length is None:
+        if said is None or not isinstance(said.value, Known) or self.printed.length is None:
             return None
-        if request.tokens >= self.length:
+        if request.tokens >= self.printed.length:
             return None
         low = said.value.number - said.value.error
-        if self.has_states and self.mode != "none":
+        if self.printed.has_states and self.printed.mode != "none":
             low = low * 2 / 3  # a crossed block holds a third state for a step
         return Fit(
             tokens=Unknown(
                 why="how the layers of speculative decoding lie in groups is printed nowhere"
-                if self.drafts is not None
+                if self.printed.drafts is not None
                 else "neither log nor configuration says how the layers lie in groups",
                 unit=REQUESTS,
                 at_least=max(low.to_integral_value(ROUND_CEILING) - 1, Decimal(0)),
@@ -109,207 +70,9 @@ class VllmAdmission:
         )
 
     def _assumed(self, request: Request) -> tuple[str, ...]:
-        if self.drafts is not None and request.prompt is None:
+        if self.printed.drafts is not None and request.prompt is None:
             return ("what drafts reserve is counted among a request's tokens",)
         return ()
-
-    def could_make(self, number: int, worker: WorkerFacts) -> bool:
-        """Whether so many blocks can be what the printed tokens and concurrency come from, whatever
-        the model."""
-        said = worker.reported
-        if said is None or not isinstance(said.value, Known) or self.length is None:
-            return True
-        low, high = (said.value.number + error for error in (-said.value.error, said.value.error))
-        if low <= 0:
-            return True
-        reckonings = range(math.ceil(number / high), int(number / low) + 1)
-        if not isinstance(worker.tokens, Known):
-            return bool(reckonings)
-        tokens, sizes = int(worker.tokens.number), self._sizes()
-        if self.derived is not False and any(
-            int(number / each * self.length) == tokens for each in reckonings
-        ):
-            return True
-        return (
-            self.derived is not True
-            and bool(reckonings)
-            and (
-                not sizes
-                or any(
-                    number // groups * size == tokens
-                    for groups in range(1, _MOST_GROUPS)
-                    for size in sizes
-                )
-            )
-        )
-
-    # --- ways to read ---
-
-    def _ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
-        return [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
-
-    def _plans(self, layout: LayoutRow | None) -> Iterator[Plan]:
-        """Every way in which groups, states and windows may lie."""
-        for block in self._sizes():
-            for plan in self._grouped(layout, block):
-                if self.drafts is None:
-                    yield from self._with_states(plan)
-                elif all(group.keeps is Keeps.ALL for group in plan.groups):
-                    # The layers of a draft are in the one group, and in no configuration.
-                    yield attrs.evolve(plan, lag=1, block_bytes=None)
-
-    def _sizes(self) -> tuple[int, ...]:
-        if isinstance(self.block, Known):
-            return (int(self.block.number),)
-        if self.sizes:
-            return (min(self.sizes),)
-        return () if self.has_states else self.possible
-
-    def _grouped(self, layout: LayoutRow | None, block: int) -> list[Plan]:
-        number = len(self.sizes)
-        whole = Plan(groups=(Group(keeps=Keeps.ALL, count=1, block=block),))
-        if self.as_full:
-            return [whole]
-        if layout is not None and layout.terms:
-            return [p for p in plans_of(layout, block) if not number or p.number == number]
-        if self.plain and not number:
-            return [whole]
-        if number < 2 or len(set(self.sizes)) > 1:
-            return []
-        other = Keeps.STATE if self.has_states else Keeps.WINDOW
-        return [
-            Plan(
-                groups=(
-                    Group(keeps=Keeps.ALL, count=full, block=block),
-                    Group(keeps=other, count=number - full, block=block),
-                )
-            )
-            for full in range(1, number)
-        ]
-
-    def _with_states(self, plan: Plan) -> Iterator[Plan]:
-        kinds = {group.keeps for group in plan.groups}
-        states: tuple[int, ...] = (1,)
-        if Keeps.STATE in kinds:
-            states = _STATE_BLOCKS.get(self.mode or "", (1, 2, 3))
-            if self.mode in (None, "all"):  # every block's state is kept, as tokens are
-                full = tuple(attrs.evolve(g, keeps=Keeps.ALL) for g in plan.groups)
-                yield attrs.evolve(plan, groups=full)
-            if self.mode == "all":
-                return
-        if not kinds & {Keeps.WINDOW, Keeps.CHUNK}:
-            lag = 0 if self.async_known is False else 1
-            yield from (attrs.evolve(plan, states=each, lag=lag) for each in states)
-            return
-        lags = (0, 1) if self.async_known is None else (int(self.async_known),)
-        for each in states:
-            for lag in lags:
-                ahead = attrs.evolve(plan, states=each, lag=lag)
-                if isinstance(self.batched, Known):
-                    ahead = attrs.evolve(ahead, in_flight=int(self.batched.number) * (1 + lag))
-                yield ahead
-
-    def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
-        """The numbers of blocks that give what is printed, each with its plan; one where they are
-        printed themselves."""
-        reckoned = plan.longest(self.length or 0)
-        numbers = self._numbers(plan, worker)
-        if reckoned is None and numbers is not None:
-            for number in numbers:
-                yield from self._solved(plan, number, worker)
-        elif reckoned is None:
-            yield from self._largest(plan, worker)
-        elif worker.dp in self.blocks:
-            number = int(self.blocks[worker.dp].number)
-            if self._agrees(number, reckoned, plan, worker):
-                yield plan, number
-        else:
-            yield from ((plan, n) for n in self._derived(reckoned, plan, worker))
-
-    def _numbers(self, plan: Plan, worker: WorkerFacts) -> range | None:
-        """The few numbers of blocks that are possible: the printed one, those that the tokens are
-        made of, those that the budget makes; None where nothing says so."""
-        if worker.dp in self.blocks:
-            number = int(self.blocks[worker.dp].number)
-            return range(number, number + 1)
-        if self.derived is False and isinstance(worker.tokens, Known):
-            share, left = divmod(int(worker.tokens.number), plan.smallest)
-            return range(share * plan.number, (share + 1) * plan.number) if not left else range(0)
-        low, high = _of_budget(plan, worker)
-        if high is not None and high - low <= _MOST_BLOCKS:
-            return range(low, high + 1)
-        return None
-
-    def _largest(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
-        """Where neither blocks nor tokens in flight are printed: the most that a window may reckon
-        for, and with it the most blocks that give what is printed. More blocks never fit fewer."""
-        window = next(g for g in plan.groups if g.keeps in (Keeps.WINDOW, Keeps.CHUNK))
-        last = -(-(self.length or 1) // window.block) + 1
-        for cap in range(last, max(0, last - _MOST_CAPS), -1):
-            capped = attrs.evolve(plan, cap=cap, is_bound=True)
-            reckoned = capped.longest(self.length or 0) or 1
-            found = [(capped, n) for n in self._derived(reckoned, capped, worker)]
-            if found:
-                yield from found
-                return
-
-    def _solved(self, plan: Plan, number: int, worker: WorkerFacts) -> Iterator[Way]:
-        """What a window's group reckons for, from blocks and the concurrency; unknown where none is
-        printed."""
-        said = worker.reported
-        windows = sum(g.count for g in plan.groups if g.keeps is Keeps.WINDOW)
-        rest = attrs.evolve(
-            plan, groups=tuple(g for g in plan.groups if g.keeps is not Keeps.WINDOW)
-        ).longest(self.length or 0)
-        if said is None or not isinstance(said.value, Known) or rest is None or not windows:
-            yield plan, number
-            return
-        low, high = said.value.interval
-        if low is None or high is None or low <= 0:
-            return
-        first = int(number / high)
-        for reckoned in range(max(first, 1), int(number / low) + 2):
-            share, left = divmod(reckoned - rest, windows)
-            capped = attrs.evolve(plan, cap=share)
-            if left == 0 and share > 1 and self._agrees(number, reckoned, capped, worker):
-                yield capped, number
-
-    def _derived(self, reckoned: int, plan: Plan, worker: WorkerFacts) -> Iterator[int]:
-        if not isinstance(worker.tokens, Known):
-            return
-        tokens = int(worker.tokens.number)
-        near: set[int] = set()
-        if self.derived is not False:
-            first = tokens * reckoned // (self.length or 1)
-            near |= set(range(max(first, 1), (tokens + 1) * reckoned // (self.length or 1) + 2))
-        if self.derived is not True and tokens % plan.smallest == 0:
-            first = tokens // plan.smallest * plan.number
-            near |= set(range(first, first + plan.number))
-        yield from (n for n in sorted(near) if self._agrees(n, reckoned, plan, worker))
-
-    def _agrees(self, number: int, reckoned: int, plan: Plan, worker: WorkerFacts) -> bool:
-        """Whether so many blocks give the printed concurrency and tokens, and the budget gives
-        them."""
-        low, high = _of_budget(plan, worker)
-        if number < low or (high is not None and number > high):
-            return False
-        said = worker.reported
-        printed = said.value if said is not None else None
-        if (
-            isinstance(printed, Known)
-            and abs(Decimal(number) / reckoned - printed.number) > printed.error
-        ):
-            return False
-        if not isinstance(worker.tokens, Known):
-            return True
-        tokens = int(worker.tokens.number)
-        product = int(number / reckoned * (self.length or 0))
-        by_blocks = number // plan.number * plan.smallest
-        if self.derived is None:
-            return tokens in (product, by_blocks)
-        return tokens == (product if self.derived else by_blocks)
-
-    # --- what they say ---
 
     def _bounds(
         self, ways: Sequence[Way], request: Request
@@ -321,18 +84,18 @@ class VllmAdmission:
             splits = [(request.prompt, request.tokens - request.prompt)]
         lows, highs, admitted = [], [], []
         for way, number in ways:
-            plan, drafts = way, self.drafts
+            plan, drafts = way, self.printed.drafts
             if request.prompt is not None and isinstance(drafts, Known):
                 plan = attrs.evolve(way, drafted=int(drafts.number))
             usable = number - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in splits:
-                low, high = plan.fit(usable, prompt, output, self.length or 0)
+                low, high = plan.fit(usable, prompt, output, self.printed.length or 0)
                 lows.append(low)
                 highs.append(high)
-                least, most = plan.holds(prompt, output, self.length or 0)
+                least, most = plan.holds(prompt, output, self.printed.length or 0)
                 admitted += [most.admitted(usable), least.admitted(usable)]
         bound = any(plan.is_bound for plan, _ in ways)
-        if request.prompt is not None and isinstance(self.drafts, Unknown):
+        if request.prompt is not None and isinstance(self.printed.drafts, Unknown):
             bound = True  # a draft may reserve any number of tokens
         return None if bound else min(lows), max(highs), (min(admitted), max(admitted))
 
@@ -359,26 +122,17 @@ class VllmAdmission:
         return "when requests cross a block, each holds two states in a group for a step"
 
     def _evidence(self, worker: WorkerFacts, layout: LayoutRow | None) -> tuple[str, ...]:
-        values = [worker.tokens, self.block]
-        if worker.dp in self.blocks:
-            values.insert(0, self.blocks[worker.dp])
+        values = [worker.tokens, self.printed.block]
+        if worker.dp in self.printed.blocks:
+            values.insert(0, self.printed.blocks[worker.dp])
         if worker.reported is not None:
             values.append(worker.reported.value)
         if layout is not None:
             values += [layout.bytes_per_token, worker.size]
             if any(term.window_tokens is not None for term in layout.terms):
-                values.append(self.batched)
+                values.append(self.printed.batched)
         lines = [line for value in values if isinstance(value, Known) for line in value.evidence]
         return tuple(dict.fromkeys((*lines, *self.lines)))
-
-
-def _of_budget(plan: Plan, worker: WorkerFacts) -> tuple[int, int | None]:
-    """The fewest and the most blocks that a worker's pool makes; no limit where nothing says."""
-    size = worker.size.to(BYTES) if isinstance(worker.size, Known) else worker.size
-    if plan.block_bytes is None or not plan.block_bytes or not isinstance(size, Known):
-        return 0, None
-    low, high = ((size.number + error) / plan.block_bytes for error in (-size.error, size.error))
-    return max(int(low), 0), int(high)
 
 
 def _between(low: int | None, high: int, how: str, evidence: tuple[str, ...], why: str) -> Value:

@@ -32,6 +32,7 @@ from capacity_vllm.ranks import (
     WorkerReading,
 )
 from capacity_vllm.sizes import Size, engine_numbers, engine_of, sizes_of
+from capacity_vllm.ways import Printed
 
 # From here on the printed tokens are int(concurrency · longest length) for every model
 # (v1/core/kv_cache_utils.py of 0.20.0:1679 and 0.21.0:1686).
@@ -170,7 +171,7 @@ class KvReading:
         modes = {s.event.mode for s in self._run.of(StateMode)}
         lines = [s.line for s in (*signs, *self._run.of(StateMode, HybridDisabled))]
         device = self._settings.text("device_config")
-        return VllmAdmission(
+        printed = Printed(
             length=int(context.number) if isinstance(context, Known) else None,
             block=block_size_of(self._run, self._settings),
             sizes=tuple(int(n) for n in sizes.pop().split(", ")) if len(sizes) == 1 else (),
@@ -182,8 +183,11 @@ class KvReading:
             batched=deployment.chunked_prefill_size,
             async_known=False if isinstance(device, Known) and device.amount == "cpu" else None,
             derived=self._derived_tokens(),
-            context_parallel=self._run.has(ContextParallel),
             drafts=self._drafts(deployment),
+        )
+        return VllmAdmission(
+            printed=printed,
+            context_parallel=self._run.has(ContextParallel),
             lines=tuple(dict.fromkeys((*context.evidence, *lines))),
         )
 

@@ -36,18 +36,19 @@ def with_metrics(ledger: Ledger, samples: Metrics) -> Ledger:
     page_size = told if isinstance(page_size, Unknown) and told is not None else page_size
     admission = ledger.admission
     if isinstance(admission, VllmAdmission):
-        if isinstance(admission.block, Unknown) and told is not None:
-            admission = attrs.evolve(admission, block=told)
+        printed = admission.printed
+        if isinstance(printed.block, Unknown) and told is not None:
+            printed = attrs.evolve(printed, block=told)
         modes = {info.labels.get("mamba_cache_mode") for info in infos}
         mode = modes.pop() if len(modes) == 1 else None
-        if mode not in _UNSAID and admission.mode is None:
-            admission = attrs.evolve(admission, mode=mode)
+        if mode not in _UNSAID and printed.mode is None:
+            printed = attrs.evolve(printed, mode=mode)
         blocks = {w.dp: said for w in ledger.workers if (said := _blocks(w, infos)) is not None}
         for worker in ledger.workers:
             said = blocks.get(worker.dp)
-            if said is not None and not admission.could_make(int(said.number), worker):
+            if said is not None and not printed.could_make(int(said.number), worker):
                 return _against(ledger, _other_blocks(worker, said))
-        admission = attrs.evolve(admission, blocks=blocks)
+        admission = attrs.evolve(admission, printed=attrs.evolve(printed, blocks=blocks))
     deployment = attrs.evolve(ledger.deployment, page_size=page_size)
     return attrs.evolve(ledger, deployment=deployment, admission=admission)
 

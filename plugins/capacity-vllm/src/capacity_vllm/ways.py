@@ -1,0 +1,264 @@
+"""What a log prints of a pool of blocks, and which ways to read it are left.
+
+A log seldom prints blocks. It prints tokens and a concurrency, which follow from blocks, their
+size, the groups of layers and what a request reckons for in each. Every way to fill in what is not
+printed is tried; those that do not give the printed figures fall away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+import attrs
+
+from capacity_core.api.kv_layouts import Keeps
+from capacity_core.api.ledger import WorkerFacts
+from capacity_core.api.report import LayoutRow
+from capacity_core.units import BYTES
+from capacity_core.values import Known, Value
+from capacity_vllm.groups import Group, Plan, plans_of
+
+_STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a prefill
+
+
+_MOST_CAPS = 256
+_MOST_BLOCKS = 4096
+_MOST_GROUPS = 64
+"""How many ways to fill in a window's blocks, and a pool's, are tried: one in a few gives what is
+printed."""
+
+Way = tuple[Plan, int]
+"""One way to read a log: the groups, and the blocks that they share."""
+
+
+@attrs.frozen(kw_only=True)
+class Printed:
+    """What one run says of its blocks.
+
+    `derived` says whether printed tokens are concurrency times context length (0.21 and later);
+    None where the release is not known. `sizes` are the printed block sizes of all groups,
+    `possible` those of a plain model where none is printed; `plain`
+    that no line of a hybrid was printed by a release that would print one; `as_full` that windows
+    were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
+    step, None where it is off; its layers are in no configuration here. `blocks` are those of each
+    worker, where a metrics page says them.
+    """
+
+    length: int | None
+    block: Value
+    sizes: tuple[int, ...] = ()
+    possible: tuple[int, ...] = ()
+    plain: bool = False
+    has_states: bool = False
+    as_full: bool = False
+    mode: str | None = None
+    batched: Value
+    async_known: bool | None = None
+    derived: bool | None
+    drafts: Value | None = None
+    blocks: Mapping[int, Known] = attrs.field(factory=dict)
+
+    def ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
+        return [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
+
+    def _plans(self, layout: LayoutRow | None) -> Iterator[Plan]:
+        """Every way in which groups, states and windows may lie."""
+        for block in self._sizes():
+            for plan in self._grouped(layout, block):
+                if self.drafts is None:
+                    yield from self._with_states(plan)
+                elif all(group.keeps is Keeps.ALL for group in plan.groups):
+                    # The layers of a draft are in the one group, and in no configuration.
+                    yield attrs.evolve(plan, lag=1, block_bytes=None)
+
+    def _sizes(self) -> tuple[int, ...]:
+        if isinstance(self.block, Known):
+            return (int(self.block.number),)
+        if self.sizes:
+            return (min(self.sizes),)
+        return () if self.has_states else self.possible
+
+    def _grouped(self, layout: LayoutRow | None, block: int) -> list[Plan]:
+        number = len(self.sizes)
+        whole = Plan(groups=(Group(keeps=Keeps.ALL, count=1, block=block),))
+        if self.as_full:
+            return [whole]
+        if layout is not None and layout.terms:
+            return [p for p in plans_of(layout, block) if not number or p.number == number]
+        if self.plain and not number:
+            return [whole]
+        if number < 2 or len(set(self.sizes)) > 1:
+            return []
+        other = Keeps.STATE if self.has_states else Keeps.WINDOW
+        return [
+            Plan(
+                groups=(
+                    Group(keeps=Keeps.ALL, count=full, block=block),
+                    Group(keeps=other, count=number - full, block=block),
+                )
+            )
+            for full in range(1, number)
+        ]
+
+    def _with_states(self, plan: Plan) -> Iterator[Plan]:
+        kinds = {group.keeps for group in plan.groups}
+        states: tuple[int, ...] = (1,)
+        if Keeps.STATE in kinds:
+            states = _STATE_BLOCKS.get(self.mode or "", (1, 2, 3))
+            if self.mode in (None, "all"):  # every block's state is kept, as tokens are
+                full = tuple(attrs.evolve(g, keeps=Keeps.ALL) for g in plan.groups)
+                yield attrs.evolve(plan, groups=full)
+            if self.mode == "all":
+                return
+        if not kinds & {Keeps.WINDOW, Keeps.CHUNK}:
+            lag = 0 if self.async_known is False else 1
+            yield from (attrs.evolve(plan, states=each, lag=lag) for each in states)
+            return
+        lags = (0, 1) if self.async_known is None else (int(self.async_known),)
+        for each in states:
+            for lag in lags:
+                ahead = attrs.evolve(plan, states=each, lag=lag)
+                if isinstance(self.batched, Known):
+                    ahead = attrs.evolve(ahead, in_flight=int(self.batched.number) * (1 + lag))
+                yield ahead
+
+    def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
+        """The numbers of blocks that give what is printed, each with its plan; one where they are
+        printed themselves."""
+        reckoned = plan.longest(self.length or 0)
+        numbers = self._numbers(plan, worker)
+        if reckoned is None and numbers is not None:
+            for number in numbers:
+                yield from self._solved(plan, number, worker)
+        elif reckoned is None:
+            yield from self._largest(plan, worker)
+        elif worker.dp in self.blocks:
+            number = int(self.blocks[worker.dp].number)
+            if self._agrees(number, reckoned, plan, worker):
+                yield plan, number
+        else:
+            yield from ((plan, n) for n in self._derived(reckoned, plan, worker))
+
+    def _numbers(self, plan: Plan, worker: WorkerFacts) -> range | None:
+        """The few numbers of blocks that are possible: the printed one, those that the tokens are
+        made of, those that the budget makes; None where nothing says so."""
+        if worker.dp in self.blocks:
+            number = int(self.blocks[worker.dp].number)
+            return range(number, number + 1)
+        if self.derived is False and isinstance(worker.tokens, Known):
+            share, left = divmod(int(worker.tokens.number), plan.smallest)
+            return range(share * plan.number, (share + 1) * plan.number) if not left else range(0)
+        low, high = _of_budget(plan, worker)
+        if high is not None and high - low <= _MOST_BLOCKS:
+            return range(low, high + 1)
+        return None
+
+    def _largest(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
+        """Where neither blocks nor tokens in flight are printed: the most that a window may reckon
+        for, and with it the most blocks that give what is printed. More blocks never fit fewer."""
+        window = next(g for g in plan.groups if g.keeps in (Keeps.WINDOW, Keeps.CHUNK))
+        last = -(-(self.length or 1) // window.block) + 1
+        for cap in range(last, max(0, last - _MOST_CAPS), -1):
+            capped = attrs.evolve(plan, cap=cap, is_bound=True)
+            reckoned = capped.longest(self.length or 0) or 1
+            found = [(capped, n) for n in self._derived(reckoned, capped, worker)]
+            if found:
+                yield from found
+                return
+
+    def _solved(self, plan: Plan, number: int, worker: WorkerFacts) -> Iterator[Way]:
+        """What a window's group reckons for, from blocks and the concurrency; unknown where none is
+        printed."""
+        said = worker.reported
+        windows = sum(g.count for g in plan.groups if g.keeps is Keeps.WINDOW)
+        rest = attrs.evolve(
+            plan, groups=tuple(g for g in plan.groups if g.keeps is not Keeps.WINDOW)
+        ).longest(self.length or 0)
+        if said is None or not isinstance(said.value, Known) or rest is None or not windows:
+            yield plan, number
+            return
+        low, high = said.value.interval
+        if low is None or high is None or low <= 0:
+            return
+        first = int(number / high)
+        for reckoned in range(max(first, 1), int(number / low) + 2):
+            share, left = divmod(reckoned - rest, windows)
+            capped = attrs.evolve(plan, cap=share)
+            if left == 0 and share > 1 and self._agrees(number, reckoned, capped, worker):
+                yield capped, number
+
+    def _derived(self, reckoned: int, plan: Plan, worker: WorkerFacts) -> Iterator[int]:
+        if not isinstance(worker.tokens, Known):
+            return
+        tokens = int(worker.tokens.number)
+        near: set[int] = set()
+        if self.derived is not False:
+            first = tokens * reckoned // (self.length or 1)
+            near |= set(range(max(first, 1), (tokens + 1) * reckoned // (self.length or 1) + 2))
+        if self.derived is not True and tokens % plan.smallest == 0:
+            first = tokens // plan.smallest * plan.number
+            near |= set(range(first, first + plan.number))
+        yield from (n for n in sorted(near) if self._agrees(n, reckoned, plan, worker))
+
+    def _agrees(self, number: int, reckoned: int, plan: Plan, worker: WorkerFacts) -> bool:
+        """Whether so many blocks give the printed concurrency and tokens, and the budget gives
+        them."""
+        low, high = _of_budget(plan, worker)
+        if number < low or (high is not None and number > high):
+            return False
+        said = worker.reported
+        printed = said.value if said is not None else None
+        if (
+            isinstance(printed, Known)
+            and abs(Decimal(number) / reckoned - printed.number) > printed.error
+        ):
+            return False
+        if not isinstance(worker.tokens, Known):
+            return True
+        tokens = int(worker.tokens.number)
+        product = int(number / reckoned * (self.length or 0))
+        by_blocks = number // plan.number * plan.smallest
+        if self.derived is None:
+            return tokens in (product, by_blocks)
+        return tokens == (product if self.derived else by_blocks)
+
+    def could_make(self, number: int, worker: WorkerFacts) -> bool:
+        """Whether so many blocks can be what the printed tokens and concurrency come from, whatever
+        the model."""
+        said = worker.reported
+        if said is None or not isinstance(said.value, Known) or self.length is None:
+            return True
+        low, high = (said.value.number + error for error in (-said.value.error, said.value.error))
+        if low <= 0:
+            return True
+        reckonings = range(math.ceil(number / high), int(number / low) + 1)
+        if not isinstance(worker.tokens, Known):
+            return bool(reckonings)
+        tokens, sizes = int(worker.tokens.number), self._sizes()
+        if self.derived is not False and any(
+            int(number / each * self.length) == tokens for each in reckonings
+        ):
+            return True
+        return (
+            self.derived is not True
+            and bool(reckonings)
+            and (
+                not sizes
+                or any(
+                    number // groups * size == tokens
+                    for groups in range(1, _MOST_GROUPS)
+                    for size in sizes
+                )
+            )
+        )
+
+
+def _of_budget(plan: Plan, worker: WorkerFacts) -> tuple[int, int | None]:
+    """The fewest and the most blocks that a worker's pool makes; no limit where nothing says."""
+    size = worker.size.to(BYTES) if isinstance(worker.size, Known) else worker.size
+    if plan.block_bytes is None or not plan.block_bytes or not isinstance(size, Known):
+        return 0, None
+    low, high = ((size.number + error) / plan.block_bytes for error in (-size.error, size.error))
+    return max(int(low), 0), int(high)
