@@ -104,17 +104,23 @@ def test_blocks_of_unprinted_size_bound_the_count(tmp_path: Path, length: int) -
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sliding_window": 4096, "use_sliding_window": True},
         {"layer_types": ["full_attention", "sliding_attention"] * 16},
         {"model_type": "qwen3_next", "linear_num_key_heads": 16},
     ],
-    ids=["window", "layers", "linear"],
+    ids=["layers", "linear"],
 )
 def test_a_model_of_several_kinds_of_layers_gains_nothing(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     (limit,) = token_limits(report_on(tmp_path, vllm_log(), LLAMA | changes))
     assert limit["value"] is None
+
+
+def test_a_request_within_every_layers_window_pays_every_token(tmp_path: Path) -> None:
+    """45.30 GiB are 23,193 blocks of 32 layers · 16 tokens · 4,096 B, 256 of which it holds."""
+    windows = LLAMA | {"sliding_window": 4096, "use_sliding_window": True}
+    (limit,) = token_limits(report_on(tmp_path, vllm_log(), windows))
+    assert limit["value"] == (BLOCKS - 1) // 256
 
 
 def test_a_longest_request_that_is_no_whole_blocks_still_tells_the_blocks(tmp_path: Path) -> None:

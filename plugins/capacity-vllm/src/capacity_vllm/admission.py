@@ -49,23 +49,32 @@ class VllmAdmission:
 
     def _reckoned(self, worker: WorkerFacts, request: Request) -> Fit | None:
         """Where no way to read the log is left: what the engine reckons for its longest request is
-        the least that fit of shorter ones."""
-        said = worker.reported
-        if said is None or not isinstance(said.value, Known) or self.printed.length is None:
+        the least that fit of shorter ones. It is the count of the longest, where states are all
+        that is kept beside full attention."""
+        said, printed = worker.reported, self.printed
+        if said is None or not isinstance(said.value, Known) or printed.length is None:
             return None
-        if request.tokens >= self.printed.length:
-            return None
-        low = said.value.number - said.value.error
-        if self.printed.has_states and self.printed.mode != "none":
-            low = low * 2 / 3  # a crossed block holds a third state for a step
+        low, high = (said.value.number + error for error in (-said.value.error, said.value.error))
+        # The block that is never given away costs a request where the pool is whole requests.
+        least, most = (end.to_integral_value(ROUND_CEILING) - 1 for end in (low, high))
+        evidence = (*said.value.evidence, *self.lines)
+        if request.tokens >= printed.length:
+            if not printed.has_states or least != most or least < 0:
+                return None
+            how = "the engine's own reckoning, but for the block that is never given away"
+            count = known(least, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+            return Fit(tokens=count.assume("a request holds the states that the engine reckons"))
+        if printed.has_states and printed.mode != "none":
+            # A crossed block holds a third state for a step.
+            least = (low * 2 / 3).to_integral_value(ROUND_CEILING) - 1
         return Fit(
             tokens=Unknown(
                 why="how the layers of speculative decoding lie in groups is printed nowhere"
-                if self.printed.drafts is not None
+                if printed.drafts is not None
                 else "neither log nor configuration says how the layers lie in groups",
                 unit=REQUESTS,
-                at_least=max(low.to_integral_value(ROUND_CEILING) - 1, Decimal(0)),
-                evidence=said.value.evidence,
+                at_least=max(least, Decimal(0)),
+                evidence=evidence,
             )
         )
 
