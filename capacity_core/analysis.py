@@ -112,13 +112,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
     is known, and UsageError when an option names what does not exist. A plugin that fails while
     reading is named in the report.
     """
-    if options.layout is not None and options.config is None:
-        raise UsageError("--layout says how to read a config.json: give one with --config")
-    if len(options.smi) > max(len(paths), 1) and options.smi_map is None:
-        raise UsageError(
-            f"{len(options.smi)} --smi for {len(paths)} logs: the k-th belongs to the k-th log; "
-            "several of one log need --smi-map"
-        )
+    _refuse(options, len(paths))
     trouble = _Trouble(plugins)
     others: list[InputRow] = []
     readings = tuple(
@@ -183,6 +177,17 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         evidence_omitted=dict(chosen.run.omitted),
         unmatched=tuple(logs.unmatched) if options.unmatched else ABSENT,
     )
+
+
+def _refuse(options: Options, logs: int) -> None:
+    """Raises UsageError for options that do not go together."""
+    if options.layout is not None and options.config is None:
+        raise UsageError("--layout says how to read a config.json: give one with --config")
+    if len(options.smi) > max(logs, 1) and options.smi_map is None:
+        raise UsageError(
+            f"{len(options.smi)} --smi for {logs} logs: the k-th belongs to the k-th log; "
+            "several of one log need --smi-map"
+        )
 
 
 # --- reading ----------------------------------------------------------

@@ -46,24 +46,7 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
     config = _config(path)
     broken: list[tuple[str, str]] = []
     serving = _serving(options, config, plugins)
-    layouts, variant = named(plugins.kv_layouts, options.layout)
-    asked = options.layout is not None
-    layout = claim(config, layouts, lambda *why: broken.append(why), asked=asked)
-    if layout is None:
-        failed = "".join(f" {item} failed: {why}." for item, why in broken)
-        raise UnusableInput(f"{path}: {nobody_knows(config)}.{failed}")
-    try:
-        rows = layout_rows(
-            config,
-            layout,
-            attrs.evolve(serving, variant=variant),
-            lambda *why: broken.append(why),
-        )
-    except LayoutError as error:
-        raise UnusableInput(f"{path}: {layout.name}: {error}.") from None
-    if not rows:
-        item, why = broken[-1]
-        raise PluginError(f"{path}: the layout {item} failed: {why}.")
+    rows = _rows(path, config, serving, options.layout, plugins, broken)
     most = largest(rows)
     _refuse_nothing(path, most)
     several = len(rows) > 1
@@ -94,6 +77,34 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
         ),
         plugins=_plugin_rows(plugins, broken),
     )
+
+
+def _rows(
+    path: str,
+    config: ModelConfig,
+    serving: Serving,
+    name: str | None,
+    plugins: Plugins,
+    broken: list[tuple[str, str]],
+) -> list[LayoutRow]:
+    """The rank of each pipeline stage; what breaks meanwhile is added to `broken`."""
+
+    def blame(item: str, why: str) -> None:
+        broken.append((item, why))
+
+    layouts, variant = named(plugins.kv_layouts, name)
+    layout = claim(config, layouts, blame, asked=name is not None)
+    if layout is None:
+        failed = "".join(f" {item} failed: {why}." for item, why in broken)
+        raise UnusableInput(f"{path}: {nobody_knows(config)}.{failed}")
+    try:
+        rows = layout_rows(config, layout, attrs.evolve(serving, variant=variant), blame)
+    except LayoutError as error:
+        raise UnusableInput(f"{path}: {layout.name}: {error}.") from None
+    if not rows:
+        item, why = broken[-1]
+        raise PluginError(f"{path}: the layout {item} failed: {why}.")
+    return rows
 
 
 def _refuse_nothing(path: str, layout: LayoutRow) -> None:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from capacity_core import loader
+from capacity_core.api import hookimpl
+from capacity_core.api.kv_layouts import KVLayout, LayoutReading, ModelConfig, Serving
 from capacity_core.cli import main
+from capacity_core.loader import Found
 
 from .conftest import Capacity, Done
 
@@ -273,9 +279,40 @@ def test_a_request_of_prompt_and_output_is_their_sum(capacity: Capacity, tmp_pat
     assert rows == [(4608, 4608 * WHOLE), (1024, 1024 * WHOLE)]
 
 
+def test_prompt_and_output_of_a_request_stand_beside_their_sum(
+    capacity: Capacity, tmp_path: Path
+) -> None:
+    """A length that was given as one number has neither."""
+    report = kv(capacity, tmp_path, LLAMA, "--request-tokens", "100:50,150")
+    split, whole = report["requests"]
+    assert (split["prompt_tokens"], split["output_tokens"]) == (100, 50)
+    assert split["request_tokens"] == whole["request_tokens"] == 100 + 50
+    assert split["bytes"]["value"] == whole["bytes"]["value"] == (100 + 50) * WHOLE
+    assert not {"prompt_tokens", "output_tokens"} & set(whole)
+
+
 def test_requests_have_default_lengths(capacity: Capacity, tmp_path: Path) -> None:
     report = kv(capacity, tmp_path, LLAMA)
     assert [row["request_tokens"] for row in report["requests"]] == [4096, 6144, 8192]
+
+
+def test_auto_of_a_sparse_model_is_not_known_without_the_device(
+    capacity: Capacity, tmp_path: Path
+) -> None:
+    """SGLang takes bf16 or fp8 by the device: what a token costs is unknown and says so, and the
+    rest is said; a type that is asked for gives the figure, 512 + 64 elements and an index key of
+    128 with a scale of 4 B in each of 5 layers."""
+    report = kv(capacity, tmp_path, INDEXED, "--framework", "sglang", "--tp", "8")
+    layout, (row, *_) = report["layout"], report["requests"]
+    for unknown in (report["kv_cache_dtype"], layout["bytes_per_token"], row["bytes"]):
+        assert unknown["value"] is None
+        assert "by the device" in unknown["why"]
+    assert layout["replication"]["value"] == 8
+    index = next(term for term in layout["terms"] if term["name"] == "index key")
+    assert index["bytes_per_token"]["value"] == 5 * (128 + 4)
+
+    asked = kv(capacity, tmp_path, INDEXED, "--framework", "sglang", "--kv-dtype", "bf16")
+    assert asked["layout"]["bytes_per_token"]["value"] == 5 * ((512 + 64) * 2 + 128 + 4)
 
 
 def test_requests_take_whole_pages(capacity: Capacity, tmp_path: Path) -> None:
@@ -389,6 +426,47 @@ def test_text_shows_terms_sums_steps_and_requests(capacity: Capacity, tmp_path: 
     assert done.out.endswith("\n")
 
 
+def test_text_shows_prompt_and_output_of_a_request(capacity: Capacity, tmp_path: Path) -> None:
+    done = capacity("kv", write(tmp_path, LLAMA), "--request-tokens", "100:50")
+    tokens, size = done.out.splitlines()[-1].rsplit(maxsplit=2)[:2]
+    assert (tokens.strip(), size) == ("100 + 50", f"{150 * WHOLE:,}")
+
+
+NAMES = ("each token", "in the window", "each request", "engine divides by", "copies of a head")
+
+
+@pytest.mark.parametrize(
+    ("config", "args", "shown"),
+    [
+        (LLAMA, (), {"each token", "copies of a head"}),
+        (WINDOWS, ("--framework", "vllm"), {"each token", "in the window", "copies of a head"}),
+        (HYBRID, ("--framework", "vllm"), {"each token", "each request", "copies of a head"}),
+        (
+            WINDOWS | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]},
+            ("--framework", "sglang"),
+            {"each token", "in the window", "engine divides by", "copies of a head"},
+        ),
+    ],
+    ids=["plain", "windows", "states", "a divisor of its own"],
+)
+def test_text_has_the_sums_of_what_a_model_has_and_no_others(
+    capacity: Capacity, tmp_path: Path, config: Config, args: tuple[str, ...], shown: set[str]
+) -> None:
+    done = capacity("kv", write(tmp_path, config), *args)
+    assert done.code == 0
+    lines = [line.strip() for line in done.out.splitlines()]
+    assert {name for name in NAMES if any(line.startswith(name) for line in lines)} == shown
+
+
+def test_text_says_which_release_a_model_is_counted_as(capacity: Capacity, tmp_path: Path) -> None:
+    """DeepSeek-V4's figures differ from release to release."""
+    path = write(tmp_path, COMPRESSED)
+    unsaid = capacity("kv", path, "--framework", "sglang")
+    said = capacity("kv", path, "--framework", "sglang==0.5.23")
+    assert "counted as in SGLang 0.5.23" in unsaid.out
+    assert (said.code, "counted as" in said.out) == (0, False)
+
+
 def test_text_lists_each_stage(capacity: Capacity, tmp_path: Path) -> None:
     model = LLAMA | {"num_hidden_layers": 7}
     done = capacity("kv", write(tmp_path, model), "--framework", "sglang", "--pp", "2")
@@ -483,6 +561,15 @@ BAD: dict[str, tuple[object, tuple[str, ...], tuple[str, ...]]] = {
     "fewer layers than stages": (LLAMA, ("--pp", "7"), ("6 layers", "7")),
     "stages that nobody can cut": (LLAMA, ("--pp", "4"), ("6 layers", "4")),
     "a framework that decides": (WINDOWS, (), ("framework",)),
+    "no type": (without(LLAMA, "torch_dtype"), (), ("--kv-dtype",)),
+    "a type that nobody knows": (LLAMA, ("--kv-dtype", "fp7"), ("fp7",)),
+    # As llava-hf's: the class's defaults stand in no file.
+    "fields left to defaults": (
+        {"model_type": "llava", "text_config": {"model_type": "llama"}},
+        (),
+        ("llama", "names no layers", "defaults"),
+    ),
+    "a release before the model": (COMPRESSED, ("--framework", "sglang==0.5.11"), ("0.5.12",)),
 }
 
 
@@ -537,6 +624,8 @@ def test_a_file_that_cannot_be_read_is_one_line(capacity: Capacity, path: str, w
         (("--layout", "sky"), ("sky", "grouped-query", "latent", "deepseek-v4", "v41_fp4")),
         (("--framework", "tgi"), ("tgi", "sglang", "vllm")),
         (("--framework", "tgi==1.0"), ("tgi", "sglang", "vllm")),
+        (("--framework", "vllm==abc"), ("vllm==abc", "release")),
+        (("--framework", "vllm=="), ("vllm==", "release")),
         (("--tp", "4", "--attention-dp", "3"), ("4", "3")),
         (("--tp", "0"), ("--tp",)),
         (("--pp", "-1"), ("--pp",)),
@@ -580,3 +669,81 @@ def test_without_the_layouts_plugin_nobody_knows_the_model(
     assert (done.code, done.out) == (1, "")
     (line,) = done.err.splitlines()
     assert "llama" in line
+
+
+# --- a layout from outside that breaks ------------------------------------
+
+
+class Breaking:
+    """Asked before all that ship, claims the model, and cannot read it."""
+
+    name = "a-broken"
+
+    def applies(self, config: ModelConfig) -> bool:
+        return True
+
+    def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
+        raise ZeroDivisionError("no such arithmetic")
+
+
+class BreakingClaim(Breaking):
+    """Cannot even say whether it knows a model."""
+
+    def applies(self, config: ModelConfig) -> bool:
+        raise KeyError("model_type")
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[KVLayout], None]:
+    """Have an entry point name one more plugin, with this layout."""
+
+    def one_more(layout: KVLayout) -> None:
+        def capacity_kv_layouts() -> tuple[KVLayout, ...]:
+            return (layout,)
+
+        module = types.ModuleType("capacity_broken")
+        module.capacity_kv_layouts = hookimpl(capacity_kv_layouts)  # type: ignore[attr-defined]
+        outside = Found(name="broken", module="capacity_broken", load=lambda: module)
+        found = (*loader.find(), outside)
+        monkeypatch.setattr(loader, "find", lambda: found)
+
+    return one_more
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_layout_that_breaks_is_exit_3_and_one_line_that_names_it(
+    capacity: Capacity, tmp_path: Path, install: Callable[[KVLayout], None], form: str
+) -> None:
+    """There is no report: nobody else reads what it claims."""
+    install(Breaking())
+    done = capacity("kv", write(tmp_path, LLAMA), "--format", form)
+    assert (done.code, done.out) == (3, "")
+    (line,) = done.err.splitlines()
+    for word in ("config.json", "a-broken", "ZeroDivisionError", "no such arithmetic"):
+        assert word in line
+
+
+def test_a_layout_that_breaks_on_claiming_leaves_the_report_of_the_others_and_exit_3(
+    capacity: Capacity, tmp_path: Path, install: Callable[[KVLayout], None]
+) -> None:
+    path = write(tmp_path, LLAMA)
+    whole = capacity("kv", path, "--format", "json").report
+    install(BreakingClaim())
+    done = capacity("kv", path, "--format", "json")
+
+    assert done.code == 3
+    (line,) = done.err.splitlines()
+    for word in ("broken", "a-broken", "KeyError"):
+        assert word in line
+    (failed,) = [row for row in done.report["plugins"] if row["status"] == "failed"]
+    assert failed["name"] == "broken"
+    assert {**done.report, "plugins": None} == {**whole, "plugins": None}
+
+
+def test_a_layout_that_breaks_can_be_left_out(
+    capacity: Capacity, tmp_path: Path, install: Callable[[KVLayout], None]
+) -> None:
+    install(Breaking())
+    done = capacity("kv", write(tmp_path, LLAMA), "--disable-plugin", "broken")
+    assert (done.code, done.err) == (0, "")
+    assert f"{WHOLE:,} B/token" in done.out

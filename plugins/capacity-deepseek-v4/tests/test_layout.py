@@ -13,7 +13,7 @@ import capacity_deepseek_v4
 from capacity_core.api.kv_layouts import CacheTerm, Keeps, LayoutReading, Placement, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_SLOT, BYTES_PER_TOKEN
-from capacity_core.values import Known, Origin
+from capacity_core.values import Known, Origin, Unknown
 from capacity_deepseek_v4.layout import DeepSeekV4
 from capacity_deepseek_v4.slots import CHOICES
 
@@ -254,6 +254,88 @@ def test_a_type_with_other_slots_is_refused_by_name(framework: str, dtype: str) 
 def test_without_a_framework_nothing_is_counted() -> None:
     with pytest.raises(LayoutError, match="--framework"):
         read(V4, None)
+
+
+def test_a_framework_that_nobody_wrote_down_is_refused_by_name() -> None:
+    """Neither engine's rules are taken for a third one's."""
+    with pytest.raises(LayoutError, match="tgi"):
+        read(V4, "tgi")
+
+
+@pytest.mark.parametrize("variant", ["v41_fp8", "v41_new", "v41_fp8+mxfp4"])
+def test_slots_that_vllm_does_not_store_are_refused_by_their_name(variant: str) -> None:
+    """vllm/models/deepseek_v41/attention.py knows 584, 528 and 288 B and no other."""
+    with pytest.raises(LayoutError, match=f"no slots {variant.removesuffix('+mxfp4')}:"):
+        read(V41, "vllm", variant=variant)
+
+
+def test_where_no_slots_are_asked_for_none_are_said_to_be_unknown() -> None:
+    with pytest.raises(LayoutError) as refused:
+        read(V41, "vllm")
+    assert "no slots" not in str(refused.value)
+    assert "None" not in str(refused.value)
+
+
+# ---- what every figure rests on ----
+
+
+@pytest.mark.parametrize(
+    ("framework", "release", "counted"),
+    [("sglang", "0.5.23", "SGLang 0.5.23"), ("vllm", "0.33.0", "vLLM 0.33.0")],
+)
+def test_without_a_release_the_reading_says_which_it_is_counted_as(
+    framework: str, release: str, counted: str
+) -> None:
+    unsaid, said = read(V4, framework), read(V4, framework, version=release)
+    (why,) = unsaid.assumes
+    assert counted in why
+    assert said.assumes == ()
+    assert (said.terms, said.pool_bytes_per_token) == (unsaid.terms, unsaid.pool_bytes_per_token)
+
+
+@pytest.mark.parametrize("framework", ["sglang", "vllm"])
+@pytest.mark.parametrize("ratios", [[0, 4, 128, 4], [0, 0, 0, 0]], ids=["caches", "windows alone"])
+def test_every_figure_cites_the_sizes_of_the_configuration(
+    framework: str, ratios: list[int]
+) -> None:
+    """Layers, window and index key decide what a rank holds, whatever the ratios."""
+    reading = read({**V4, "compress_ratios": ratios}, framework)
+    figures = [
+        figure
+        for each in reading.terms
+        for figure in (
+            each.bytes_per_token,
+            each.window_tokens,
+            each.fixed_bytes_per_request,
+            each.slot,
+        )
+        if figure is not None
+    ]
+    sizes = {"config0:num_hidden_layers", "config0:sliding_window", "config0:index_head_dim"}
+    for figure in (*figures, reading.replication, reading.pool_bytes_per_token):
+        assert figure is not None
+        assert sizes <= set(figure.evidence)
+
+
+def test_what_vllm_divides_by_is_unknown_where_no_layer_owns_a_cache_that_grows() -> None:
+    """Nothing but windows: 0 B for a token would say that any number of them fit."""
+    reading = read({**V4, "compress_ratios": [0, 0, 0, 0]}, "vllm")
+    assert [each.keeps for each in reading.terms] == [Keeps.WINDOW]
+    assert isinstance(reading.pool_bytes_per_token, Unknown)
+    assert "no layer of this stage" in reading.pool_bytes_per_token.why
+
+
+def test_what_vllm_divides_by_is_that_of_the_stage() -> None:
+    """Two stages of two layers; the first owns nothing. The second has a layer of ratio 4, with
+    64 * 584 padded to 65 * 576 and 64 * 132 padded to 15 * 576, and one of ratio 128, with
+    2 * 584 padded to 3 * 576: 83 * 576 = 47,808 B for 256 tokens."""
+    config = {**V4, "compress_ratios": [0, 0, 4, 128]}
+    first, second = (
+        read(config, "vllm", placement=Placement(pipeline=2, stage=stage)).pool_bytes_per_token
+        for stage in (0, 1)
+    )
+    assert isinstance(first, Unknown)
+    assert number(second) == Decimal((65 + 15 + 3) * 576) / 256
 
 
 # ---- what holds for all ----

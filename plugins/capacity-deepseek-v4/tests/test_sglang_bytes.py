@@ -188,6 +188,28 @@ def test_ratio_mode_adds_the_share_that_was_asked_for(share: str, expected: str)
     assert per_full_token(V4_FLASH, RATIO, window_share=Decimal(share)) == Decimal(expected)
 
 
+@pytest.mark.parametrize(("version", "mode"), [("0.5.23", RATIO), ("0.5.20", None)])
+def test_a_share_that_nobody_said_is_assumed_to_be_the_default(
+    version: str, mode: str | None
+) -> None:
+    """0.5.23 srt/model_executor/pool_configurator.py:1046: 0.1 where none is set. The figure is
+    that of a server that was asked for 0.1, which assumes nothing."""
+    unsaid = read(V4_FLASH, mode, version=version).pool_bytes_per_token
+    asked = read(V4_FLASH, mode, version=version, window_share=Decimal("0.1")).pool_bytes_per_token
+    assert isinstance(unsaid, Known)
+    assert isinstance(asked, Known)
+    assert unsaid.number == asked.number
+    assert asked.assuming == ()
+    (why,) = unsaid.assuming
+    assert "swa_full_tokens_ratio is 0.1" in why
+
+
+def test_cap_mode_assumes_no_share_of_the_window() -> None:
+    value = read(V4_FLASH, "cap").pool_bytes_per_token
+    assert isinstance(value, Known)
+    assert value.assuming == ()
+
+
 def test_cap_mode_takes_no_share_of_the_window() -> None:
     assert per_full_token(V4_FLASH, "cap", window_share=Decimal("0.5")) == Decimal("3899.25")
 
@@ -351,6 +373,14 @@ def test_interleaved_scales_are_refused_before_0_5_23(version: str) -> None:
     """`KVLayout` of 0.5.21 has V4, V41 and V41_FP4."""
     with pytest.raises(LayoutError, match="v41_new"):
         read(V4_FLASH, RATIO, version=version, variant="v41_new")
+
+
+@pytest.mark.parametrize("version", ["0.4.9", "0.5.11", "0.5.11.post1"])
+@pytest.mark.parametrize("config", [V4_FLASH, V4_PRO])
+def test_releases_before_the_model_are_refused(config: dict[str, Any], version: str) -> None:
+    """`DSV4PoolConfigurator` is first in 0.5.12; 0.5.10.post1 has no such class."""
+    with pytest.raises(LayoutError, match=r"since 0\.5\.12$"):
+        read(config, RATIO, version=version)
 
 
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.15", "0.5.20"])

@@ -179,6 +179,24 @@ def test_what_is_no_number_of_heads_is_refused_by_name(field: str, wrong: object
 
 
 @pytest.mark.parametrize(
+    "field",
+    [
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "hidden_size",
+        "head_dim",
+        "v_head_dim",
+    ],
+)
+def test_a_number_that_no_model_has_is_refused_in_few_words(field: str) -> None:
+    """10^400 is a number of JSON, and more than a float or a line of text holds."""
+    with pytest.raises(LayoutError, match=f"{field} is 1") as refused:
+        cost(model(**{field: 10**400}))
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
     "field", ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size"]
 )
 def test_absent_and_null_fields_are_refused_by_name(field: str) -> None:

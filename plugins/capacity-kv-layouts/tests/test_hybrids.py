@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from capacity_core.api.kv_layouts import Keeps
+from capacity_core.api.kv_layouts import Keeps, LayoutReading, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.values import Unknown
 
-from .readings import ENGINES, Config, claimed_by, copies, per_token, read, state
+from .readings import (
+    ENGINES,
+    Config,
+    claimed_by,
+    copies,
+    layout_of,
+    per_token,
+    read,
+    state,
+)
 
 HEAD = (64 + 64) * 2
 """One KV head's key and value of 64 in bf16."""
@@ -358,6 +367,40 @@ def test_both_read_the_type_of_qwen35s_state(kind: str, framework: str) -> None:
     assert state(read(gdn(kind, mamba_ssm_dtype="bfloat16"), framework)) == 6 * delta(1, 2)
 
 
+def asked_for(config: Config, framework: str, state_dtype: str) -> LayoutReading:
+    """The reading of a server that was asked for a type of states."""
+    served = Serving(framework=framework, dtype="bf16", state_dtype=state_dtype)
+    return layout_of(config).read(config, served)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5", "qwen3_5_moe_text"])
+@pytest.mark.parametrize("framework", ENGINES)
+@pytest.mark.parametrize(
+    ("state_dtype", "recurrent"), [("float32", 4), ("bfloat16", 2), ("float16", 2)]
+)
+def test_a_type_that_was_asked_for_replaces_that_of_the_state(
+    kind: str, framework: str, state_dtype: str, recurrent: int
+) -> None:
+    # SGLang 0.5.23 srt/configs/mamba_utils.py `mamba2_state_dtype` (--mamba-ssm-dtype); vLLM 0.33.0
+    # mamba_utils.py `_mamba_state_dtype` (--mamba-ssm-cache-dtype). The convolution's window keeps
+    # its two bytes, and so does what grows.
+    reading = asked_for(gdn(kind), framework, state_dtype)
+    assert state(reading) == 6 * delta(1, recurrent)
+    assert per_token(reading) == 2 * 2 * HEAD
+
+
+@pytest.mark.parametrize("framework", ENGINES)
+@pytest.mark.parametrize(
+    ("written", "state_dtype", "recurrent"),
+    [("float32", "bfloat16", 2), ("bfloat16", "float32", 4)],
+)
+def test_what_was_asked_for_stands_before_what_the_file_says(
+    framework: str, written: str, state_dtype: str, recurrent: int
+) -> None:
+    config = gdn("qwen3_5", mamba_ssm_dtype=written)
+    assert state(asked_for(config, framework, state_dtype)) == 6 * delta(1, recurrent)
+
+
 @pytest.mark.parametrize("framework", ENGINES)
 def test_a_list_of_layers_serves_where_there_is_no_interval(framework: str) -> None:
     config = gdn("qwen3_5", layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 2)
@@ -592,6 +635,34 @@ def test_what_lacks_a_field_is_refused_by_name(config: Config, match: str) -> No
 def test_a_list_shorter_than_the_layers_is_refused(config: Config) -> None:
     with pytest.raises(LayoutError):
         read(config, "vllm")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        gdn("qwen3_5", full_attention_interval=None),
+        gdn("olmo_hybrid", full_attention_interval=None),
+        mamba_model("granitemoehybrid"),
+        lfm("lfm2", conv_dim=512),
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_a_list_of_types_has_an_entry_for_each_layer(config: Config) -> None:
+    # SGLang 0.5.23 and vLLM 0.33.0 build num_hidden_layers layers and look each up; what goes on
+    # behind them is of a draft.
+    layers = config["num_hidden_layers"]
+    other = {"granitemoehybrid": "mamba", "lfm2": "conv"}.get(
+        config["model_type"], "linear_attention"
+    )
+    full = "attention" if other == "mamba" else "full_attention"
+    types = [full] + [other] * (layers - 1)
+    whole, longer = (
+        read({**config, "layer_types": listed}, "vllm") for listed in (types, [*types, full, other])
+    )
+    assert per_token(longer) == per_token(whole) == 1 * 2 * HEAD
+    assert state(longer) == state(whole)
+    with pytest.raises(LayoutError, match=f"layer_types has {layers - 1} entries for {layers}"):
+        read({**config, "layer_types": types[:-1]}, "vllm")
 
 
 @pytest.mark.parametrize(

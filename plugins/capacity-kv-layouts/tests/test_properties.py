@@ -208,6 +208,55 @@ def reading_of(config: Config, framework: str, **served: Any) -> LayoutReading |
         return None
 
 
+# --- engines ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "latent, expanded in vLLM",
+        "windows in all layers",
+        "windows, one pool each",
+        "chunks",
+        "by block",
+        "encoder and decoder",
+        "cross attention",
+        "sparse index",
+        "Mamba-2",
+        "Mamba-1",
+        "attention-free",
+        "GDN",
+        "KDA",
+        "lightning",
+        "short convolution",
+    ],
+)
+def test_where_engines_differ_a_third_one_is_refused_by_name(name: str) -> None:
+    """Its ways stand nowhere here: neither engine's are taken for them."""
+    with pytest.raises(LayoutError, match=r"how acme keeps .* is not known"):
+        read(MODELS[name], "acme")
+
+
+@every_model
+@every_engine
+def test_sources_are_those_of_the_engine_that_serves(config: Config, framework: str) -> None:
+    reading = reading_of(config, framework)
+    if reading is None:
+        return
+    own, other = ("SGLang ", "vLLM ") if framework == "sglang" else ("vLLM ", "SGLang ")
+    for source in (reading.source, *(term.source for term in reading.terms)):
+        assert source is not None
+        assert all(part.startswith(own) for part in source.split("; "))
+        assert other not in source
+
+
+def test_without_an_engine_the_sources_of_both_stand_beside_each_other() -> None:
+    (term,) = read(MODELS["grouped-query"]).terms
+    assert term.source is not None
+    assert "SGLang 0.5.23" in term.source
+    assert "vLLM 0.33.0" in term.source
+
+
 # --- every layout -------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capacity_core.api.kv_layouts import Serving
+from capacity_core.api.kv_layouts import LayoutReading, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.values import Unknown
 from capacity_kv_layouts.latent import Latent
@@ -105,6 +105,58 @@ def test_sglangs_auto_depends_on_the_device() -> None:
     assert isinstance(main.bytes_per_token, Unknown)
     vllm = Latent().read(latent(), Serving(framework="vllm", dtype="bf16", dtype_assumed=True))
     assert per_token(vllm) == 8 * ((512 + 64) * 2 + ROW)
+
+
+def on_npu(dtype: str | None, framework: str = "sglang", *, auto: bool = False) -> LayoutReading:
+    """The 61 layers of DeepSeek-V3.2 on an NPU."""
+    served = Serving(framework=framework, dtype=dtype, dtype_assumed=auto, device="npu")
+    return Latent().read(latent(num_hidden_layers=61), served)
+
+
+def index_of(reading: LayoutReading) -> Any:
+    (index,) = (term for term in reading.terms if "index" in term.name)
+    return index.bytes_per_token
+
+
+@pytest.mark.parametrize(("dtype", "element"), [("bf16", 2), ("fp16", 2), ("fp8_e5m2", 1)])
+def test_npus_of_sglang_keep_the_index_in_the_kv_type(dtype: str, element: int) -> None:
+    # srt/model_executor/pool_configurator.py `_get_npu_dsa_indexer_size_per_token`: index_head_dim
+    # elements of the KV type, without scales.
+    reading = on_npu(dtype)
+    assert number(index_of(reading)) == 61 * 128 * element
+    assert per_token(reading) == 61 * ((512 + 64) * element + 128 * element)
+
+
+def test_deepseek_v32_in_bf16_on_npus_of_sglang() -> None:
+    # 61 * (1,152 + 256) = 85,888 B, where another device takes 61 * (1,152 + 132) = 78,324.
+    assert per_token(on_npu("bf16")) == 61 * (576 * 2 + 128 * 2) == 85_888
+    assert per_token(on_npu("bf16", "vllm")) == 61 * (576 * 2 + ROW) == 78_324
+
+
+def test_in_fp8_npus_keep_the_index_with_its_scales() -> None:
+    assert number(index_of(on_npu("fp8_e4m3"))) == 61 * ROW
+
+
+def test_auto_is_the_models_own_type_on_npus() -> None:
+    # srt/arg_groups/overrides.py `_dsa_kv_cache_dtype_default` leaves them alone.
+    reading = on_npu("bf16", auto=True)
+    assert reading.dtype is None
+    assert per_token(reading) == per_token(on_npu("bf16"))
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+def test_auto_is_not_known_on_other_devices(device: str | None) -> None:
+    served = Serving(framework="sglang", dtype="bf16", dtype_assumed=True, device=device)
+    reading = Latent().read(latent(), served)
+    assert isinstance(reading.dtype, Unknown)
+    assert "device" in reading.dtype.why
+
+
+@pytest.mark.parametrize("dtype", [None, "nvfp4"])
+def test_an_index_of_a_type_that_is_not_known_is_unknown_on_npus(dtype: str | None) -> None:
+    cost = index_of(on_npu(dtype))
+    assert isinstance(cost, Unknown)
+    assert (dtype or "dtype") in cost.why
 
 
 def test_a_packed_row_of_another_latent_is_refused() -> None:

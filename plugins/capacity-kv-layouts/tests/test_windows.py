@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from capacity_core.api.kv_layouts import Keeps, Serving
 from capacity_core.errors import LayoutError
-from capacity_core.values import Unknown
+from capacity_core.values import Known, Unknown
 
 from .readings import (
     ENGINES,
@@ -145,6 +146,19 @@ def test_the_share_of_the_window_that_was_asked_for_counts() -> None:
     served = Serving(framework="sglang", dtype="bf16", window_share=Decimal("0.5"))
     pool = layout_of(gpt_oss()).read(gpt_oss(), served).pool_bytes_per_token
     assert number(pool) == 4 * 4 * HEAD + Decimal("0.5") * 4 * 4 * HEAD
+
+
+def test_a_share_that_nobody_said_is_assumed_to_be_the_default() -> None:
+    # The same server, told 0.8: as much, and nothing is assumed.
+    unsaid = read(gpt_oss(), "sglang").pool_bytes_per_token
+    served = Serving(framework="sglang", dtype="bf16", window_share=Decimal("0.8"))
+    asked = layout_of(gpt_oss()).read(gpt_oss(), served).pool_bytes_per_token
+    assert isinstance(unsaid, Known)
+    assert isinstance(asked, Known)
+    assert unsaid.number == asked.number == 4 * 4 * HEAD + Decimal("0.8") * 4 * 4 * HEAD
+    assert asked.assuming == ()
+    (why,) = unsaid.assuming
+    assert "swa_full_tokens_ratio is 0.8" in why
 
 
 def test_a_pool_of_windows_alone_has_no_share() -> None:
@@ -344,6 +358,55 @@ def test_the_last_layer_of_gemma4_keeps_all_where_the_file_lists_none() -> None:
     reading = read(config, "vllm")
     assert per_token(reading) == 2 * 2 * (128 + 128) * 2
     assert per_token(reading, Keeps.WINDOW) == 6 * 4 * HEAD
+
+
+GEMMA_HEADS = ("config0:num_global_key_value_heads", "config0:num_key_value_heads")
+MIMO_HEADS = ("config0:num_key_value_heads", "config0:swa_num_key_value_heads")
+
+
+@pytest.mark.parametrize("framework", ENGINES)
+@pytest.mark.parametrize(
+    ("config", "tensor", "both", "fields"),
+    [
+        # 16 ranks: 2 heads of full layers are held by 8 ranks each, 8 of window layers by 2.
+        (gemma4(num_attention_heads=16, num_key_value_heads=8), 16, (2, 8), GEMMA_HEADS),
+        # 4 ranks: by 2 each, and by one.
+        (gemma4(num_attention_heads=16, num_key_value_heads=8), 4, (1, 2), GEMMA_HEADS),
+        # 8 ranks: 4 heads of full layers by 2 each, 8 of window layers by one.
+        (mimo(), 8, (1, 2), MIMO_HEADS),
+        (mimo(), 16, (2, 4), MIMO_HEADS),
+    ],
+    ids=["gemma4 on 16", "gemma4 on 4", "mimo on 8", "mimo on 16"],
+)
+def test_copies_that_differ_by_kind_of_layer_are_both_named_and_neither_is_claimed(
+    framework: str, config: Config, tensor: int, both: tuple[int, int], fields: tuple[str, str]
+) -> None:
+    value = read(config, framework, tensor=tensor).replication
+    assert isinstance(value, Unknown)
+    assert tuple(int(found) for found in re.findall(r"\d+", value.why)) == both
+    assert set(value.evidence) == set(fields)
+
+
+@pytest.mark.parametrize("framework", ENGINES)
+@pytest.mark.parametrize(
+    ("config", "tensor", "expected"),
+    [
+        (gemma4(num_key_value_heads=8), 2, 1),  # 2 and 8 heads are divided among 2 ranks
+        (mimo(), 4, 1),  # so are 4 and 8 among 4
+        (mimo(swa_num_key_value_heads=4), 16, 4),  # 4 and 4 among 16
+    ],
+    ids=["gemma4", "mimo", "as many heads"],
+)
+def test_copies_that_are_the_same_in_all_layers_are_known(
+    framework: str, config: Config, tensor: int, expected: int
+) -> None:
+    assert copies(read(config, framework, tensor=tensor)) == expected
+
+
+def test_where_sglang_keeps_every_token_there_is_one_number_of_heads() -> None:
+    # A window that only masks is no kind of its own (srt/model_executor/pool_configurator.py
+    # `_compute_cell_size` takes num_key_value_heads for all layers): 4 heads on 16 ranks.
+    assert copies(read(mimo(architectures=["SomeForCausalLM"]), "sglang", tensor=16)) == 16 // 4
 
 
 def step(**fields: Any) -> Config:
