@@ -121,7 +121,8 @@ def _refuse_nothing(path: str, layout: LayoutRow) -> None:
                 value.why for value in (*costs, layout.dtype) if isinstance(value, Unknown)
             )
         )
-        raise UnusableInput(f"{path}: {layout.name}: {why}. Give the stored type with --kv-dtype.")
+        ask = ". Give the stored type with --kv-dtype" if isinstance(layout.dtype, Unknown) else ""
+        raise UnusableInput(f"{path}: {layout.name}: {why}{ask}.")
 
 
 def _config(path: str) -> ModelConfig:

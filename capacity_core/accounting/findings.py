@@ -69,6 +69,14 @@ _SAME = Decimal("0.005")
 """Share by which two costs may differ beyond their rounding: a pool's last pages."""
 
 
+_DIVISOR = "the engine divides its budget by"
+_STATES = "a request's state takes"
+_CAUSES = {
+    _DIVISOR: "other slots (--layout names them), a draft's layer, or another model",
+    _STATES: "states of another type, padding, or another model",
+}
+
+
 def disagreement(ledger: Ledger, layout: LayoutRow | None) -> Iterator[Finding]:
     """Costs that differ between what the log shows and what the configuration says."""
     if layout is None:
@@ -85,7 +93,8 @@ def disagreement(ledger: Ledger, layout: LayoutRow | None) -> Iterator[Finding]:
             message=(
                 f"{subject} {shown.number:,.0f} B in the log ({shown.how}) and "
                 f"{theory.number:,.0f} B by the configuration ({layout.name}, "
-                f"{_type(layout.dtype)}): {_cause(shown, theory, layout)}"
+                f"{_type(layout.dtype)}): "
+                + (_CAUSES.get(subject) or _cause(shown, theory, layout))
             ),
             evidence=(*shown.evidence, *theory.evidence),
         )
@@ -107,9 +116,8 @@ def _costs(ledger: Ledger, layout: LayoutRow) -> Iterator[tuple[str, Value, Valu
         yield "a token of a window costs", windows, layout.window_bytes_per_token
     if Keeps.STATE in kv.kinds:
         states = kv.kinds[Keeps.STATE]
-        yield "a request's state takes", states, layout.fixed_bytes_per_request
-    divisor = layout.pool_bytes_per_token
-    yield "the engine divides its budget by", kv.bytes_per_full_token, divisor
+        yield _STATES, states, layout.fixed_bytes_per_request
+    yield _DIVISOR, kv.bytes_per_full_token, layout.pool_bytes_per_token
 
 
 def _cause(shown: Known, theory: Known, layout: LayoutRow) -> str:

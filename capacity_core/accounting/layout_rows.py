@@ -78,6 +78,14 @@ def refused_row(name: str, why: str) -> LayoutRow:
     )
 
 
+def costs(row: LayoutRow) -> tuple[object, ...]:
+    """Every figure of bytes, to tell whether two rows cost the same."""
+    figures = [row.bytes_per_token, row.pool_bytes_per_token]
+    for term in row.terms:
+        figures += [term.bytes_per_token, term.fixed_bytes_per_request or term.bytes_per_token]
+    return tuple(value.number if isinstance(value, Known) else None for value in figures)
+
+
 def largest(rows: Iterable[LayoutRow]) -> LayoutRow:
     """The stage with the most bytes: by what a token costs, then a window's, then a state. One
     whose cost is not known may be larger than all others."""

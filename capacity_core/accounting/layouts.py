@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from capacity_core.accounting.layout_rows import largest, layout_row, refused_row
-from capacity_core.accounting.serving import placement_of
-from capacity_core.api.kv_layouts import KVLayout, ModelConfig, Serving
+from capacity_core.accounting.layout_rows import costs, largest, layout_row, refused_row
+from capacity_core.accounting.serving import placements_of
+from capacity_core.api.kv_layouts import KVLayout, ModelConfig, Placement, Serving
 from capacity_core.api.ledger import Deployment, Finding, Severity
 from capacity_core.api.report import LayoutRow
 from capacity_core.errors import LayoutError, UsageError
-from capacity_core.units import BYTES_PER_TOKEN
+from capacity_core.units import BYTES_PER_TOKEN, COUNT
 from capacity_core.values import Known, Unknown, Value, agree
 
 _UNSAID = Unknown(why="the log prints no divisor", unit=BYTES_PER_TOKEN)
@@ -100,17 +100,45 @@ def layout_of(
     if layout is None:
         return None, [_finding("layout-unknown", nobody_knows(config))]
     try:
-        placement, lines = placement_of(deployment, serving.placement.split, stages)
-        placed = attrs.evolve(serving, placement=placement, evidence=(*serving.evidence, *lines))
-        variant = _by_divisor(config, layout, placed, blame, printed)
-        assuming = () if variant is None else (variant[1],)
-        if variant is not None:
-            placed = attrs.evolve(placed, variant=variant[0])
-        rows = layout_rows(config, layout, placed, blame, assuming)
+        placements, lines, open_size = placements_of(deployment, serving.placement.split, stages)
+        served = attrs.evolve(serving, evidence=(*serving.evidence, *lines))
+        found = []
+        for placement in placements:
+            try:
+                row = _placed(config, layout, served, placement, blame, printed)
+            except LayoutError:
+                if open_size is None:
+                    raise
+                continue  # not a size that this model can have
+            found += [] if row is None else [row]
+        if open_size is not None and len({costs(row) for row in found}) != 1:
+            raise LayoutError(open_size)
     except LayoutError as error:
         refused = _finding("layout-refused", f"{layout.name}: {error}")
         return refused_row(layout.name, str(error)), [refused]
-    return (largest(rows), []) if rows else (None, [])
+    if not found:
+        return None, []
+    if open_size is None:
+        return found[0], []
+    return attrs.evolve(found[0], replication=Unknown(why=open_size, unit=COUNT)), []
+
+
+def _placed(
+    config: ModelConfig,
+    layout: KVLayout,
+    serving: Serving,
+    placement: Placement,
+    blame: Blame,
+    printed: Value,
+) -> LayoutRow | None:
+    """The largest stage of a placement, in the variant that gives the printed divisor."""
+    placed = attrs.evolve(serving, placement=placement)
+    variant = _by_divisor(config, layout, placed, blame, printed)
+    assuming = () if variant is None else (variant[1],)
+    if variant is not None:
+        placed = attrs.evolve(placed, variant=variant[0])
+    rows = layout_rows(config, layout, placed, blame, assuming)
+    return largest(rows) if rows else None
 
 
 def _by_divisor(

@@ -70,26 +70,40 @@ def stored_type(asked: str, config: ModelConfig) -> tuple[str | None, bool]:
     return (None if name == "fp32" else name), True
 
 
-def placement_of(
+def placements_of(
     deployment: Deployment, split: LayerSplit | None, stages: int | None = None
-) -> tuple[Placement, tuple[str, ...]]:
-    """Where the layers and heads of a rank lie, and the lines that say so; with `stages` as if
-    there were so many. Context-parallel ranks of a prefill hold copies, so a log's are not counted.
+) -> tuple[tuple[Placement, ...], tuple[str, ...], str | None]:
+    """Where the layers and heads of a rank lie, the lines that say so, and what is open; with
+    `stages` as if there were so many. Context-parallel ranks of a prefill hold copies, so a log's
+    are not counted.
 
-    Raises LayoutError, with the reason, when the log leaves a size open.
+    Where the tensor-parallel size is not known, every usual one: a latent is the same in all.
+    Raises LayoutError, with the reason, when the pipeline size is not known.
     """
     parallel = deployment.parallel
-    tensor, tensor_lines = _size("attention tensor parallel", parallel.attention_tensor)
     lines: tuple[str, ...] = ()
     if stages is None:
         stages, lines = _size("pipeline parallel", parallel.pipeline)
-    placement = Placement(attention_tensor=tensor, pipeline=stages, split=split)
-    return placement, (*tensor_lines, *lines)
+    sizes: tuple[int, ...] = _USUAL_SIZES
+    more: tuple[str, ...] = ()
+    why = None
+    try:
+        tensor, more = _size("attention tensor parallel", parallel.attention_tensor)
+        sizes = (tensor,)
+    except LayoutError as error:
+        why = str(error)
+    placements = tuple(
+        Placement(attention_tensor=size, pipeline=stages, split=split) for size in sizes
+    )
+    return placements, (*more, *lines), why
 
 
 def layer_split(extractor: Extractor | None) -> LayerSplit | None:
     """How a framework cuts layers into stages; None when its plugin does not say."""
     return getattr(extractor, "split_layers", None)
+
+
+_USUAL_SIZES = (1, 2, 4, 8, 16, 32)
 
 
 def _size(name: str, size: Value) -> tuple[int, tuple[str, ...]]:

@@ -13,6 +13,8 @@ from capacity_core.analysis import Options, analyse
 from capacity_core.loader import load
 from capacity_core.rendering.json import JsonRenderer
 
+from .sglang_lines import pools_end, said, typed, weights
+
 PLUGINS = load()
 
 LLAMA: dict[str, Any] = {
@@ -213,3 +215,46 @@ def test_a_size_that_the_log_leaves_open_is_not_one(tmp_path: Path, arguments: s
     assert layout["bytes_per_token"]["value"] is None
     assert "attention tensor parallel size is not known" in layout["bytes_per_token"]["why"]
     assert "layout-refused" in {finding["code"] for finding in report["findings"]}
+
+
+# --- a log without its arguments --------------------------------------
+
+LATENT: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "torch_dtype": "bfloat16",
+}
+
+
+def cut_log(rank: str) -> str:
+    lines = said(*weights(78.0, 16.0), typed(400_000, 12.0), pools_end(38.0), rank=rank)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def test_a_latent_is_the_same_whatever_the_ranks(tmp_path: Path) -> None:
+    """The prefix of a rank would name its pipeline stage; how many ranks there are is not said."""
+    layout = report_on(tmp_path, cut_log(" TP0"), LATENT)["kv_pool"]["layout"]
+    assert layout["bytes_per_token"]["value"] == 61 * (512 + 64) * 2
+    assert layout["replication"]["value"] is None
+    assert "tensor parallel" in layout["replication"]["why"]
+
+
+def test_heads_that_ranks_divide_stay_unknown(tmp_path: Path) -> None:
+    report = report_on(tmp_path, cut_log(" TP0"), LLAMA)
+    assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None
+    assert [f["code"] for f in report["findings"]] == ["layout-refused"]
+
+
+@pytest.mark.parametrize("rank", ["", " PP0 TP0", " TP0 PP0"])
+def test_stages_that_no_prefix_excludes_leave_the_layers_unknown(tmp_path: Path, rank: str) -> None:
+    report = report_on(tmp_path, cut_log(rank), LATENT)
+    assert report["deployment"]["parallel"]["pipeline"]["value"] is None
+    assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None

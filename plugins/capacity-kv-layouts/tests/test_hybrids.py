@@ -488,6 +488,20 @@ def test_ring_with_kda_has_states_of_kda(framework: str) -> None:
     assert state(reading) == 6 * (3 * 8 * 64 * 3 * 2 + 8 * 64 * 64 * 4)
 
 
+@pytest.mark.parametrize("framework", ENGINES)
+def test_kdas_state_is_of_the_type_that_was_asked_for(framework: str) -> None:
+    # SGLang 0.5.23 srt/arg_groups/serving_hook.py:419; vLLM 0.33.0 mamba_utils.py `kda_state_dtype`.
+    reading = asked_for(kimi(), framework, "bfloat16")
+    assert state(reading) == 6 * (3 * 4 * 32 * 3 * 2 + 4 * 32 * 32 * 2)
+
+
+@pytest.mark.parametrize(("framework", "element"), [("sglang", 2), ("vllm", 2)])
+def test_vllm_reads_no_type_of_lightning_states(framework: str, element: int) -> None:
+    # vLLM 0.33.0 mamba_utils.py `linear_attention_state_dtype`: the model's type.
+    asked = "float32" if framework == "vllm" else "bfloat16"
+    assert state(asked_for(ring(), framework, asked)) == 6 * 8 * 64 * 64 * element
+
+
 def test_layers_behind_the_last_group_keep_latents_in_vllm() -> None:
     # vLLM 0.33.0 vllm/model_executor/models/bailing_moe_v3.py:131: layers 4, 8, 9, 10 of 10.
     reading = read(ring(short_conv_kernel_size=4, num_hidden_layers=10), "vllm")

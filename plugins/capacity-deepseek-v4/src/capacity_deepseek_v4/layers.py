@@ -15,6 +15,8 @@ _SIZES = ("num_hidden_layers", "sliding_window", "index_head_dim")
 # Slots are known for this latent alone.
 _GEOMETRY = {"head_dim": 512, "qk_rope_head_dim": 64}
 
+_MOST = 10**9
+
 LATENT = 512
 """Elements of a latent."""
 
@@ -91,6 +93,8 @@ def _whole(config: ModelConfig, name: str) -> int:
         raise LayoutError(f"the configuration has no {name}")
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise LayoutError(f"{name} is {repr(number)[:60]}, no whole number of at least 1")
+    if number > _MOST:
+        raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
     return number
 
 

@@ -80,8 +80,15 @@ class DeepSeekV4:
             if in_vllm
             else sglang.divisor(terms, stage, serving),
             dtype=_own_type(serving),
-            assumes=() if serving.version else (f"counted as in {_COUNTED[framework]}",),
+            assumes=_assumed(framework, serving.version),
         )
+
+
+def _assumed(framework: str, version: str | None) -> tuple[str, ...]:
+    """SGLang's releases are told apart; vLLM's rules are those of one."""
+    told_apart = framework == "sglang" and version is not None
+    same = version is not None and _COUNTED[framework].endswith(f" {version}")
+    return () if told_apart or same else (f"counted as in {_COUNTED[framework]}",)
 
 
 def _own_type(serving: Serving) -> Value | None:

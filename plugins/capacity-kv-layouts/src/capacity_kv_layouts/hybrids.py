@@ -231,7 +231,10 @@ def _kda_of_heads(config: ModelConfig, serving: Serving) -> Cache:
 
 def _lightning(config: ModelConfig, serving: Serving) -> Cache:
     heads = query_heads(config, serving.placement)
-    types = states.state_types(config, serving, fields={})
+    asked = serving
+    if serving.framework == "vllm":  # whose `linear_attention_state_dtype` reads no such option
+        asked = attrs.evolve(serving, state_dtype=None)
+    types = states.state_types(config, asked, fields={})
     return states.lightning((heads, head_dims(config, heads)[0]), serving, types)
 
 

@@ -144,14 +144,15 @@ def delta_attention(
     sizes: tuple[Known, Known, Known], serving: Serving, types: StateTypes
 ) -> Cache:
     """Convolution window and state of Kimi's delta attention (KDA); `sizes` are heads, their
-    dimension and the kernel. The state is fp32 in both engines."""
+    dimension and the kernel. The state is fp32 in both engines unless another type was asked for
+    (SGLang 0.5.23 srt/arg_groups/serving_hook.py:419, vLLM's `kda_state_dtype`)."""
     heads, dim, kernel = sizes
     held = _divided(whole(heads), serving.placement.ranks, "linear attention heads")
     return _state(
         "KDA state",
         (3 * held * whole(dim), whole(kernel) - 1),
         held * whole(dim) ** 2,
-        attrs.evolve(types, recurrent=4),
+        types if serving.state_dtype is not None else attrs.evolve(types, recurrent=4),
         sizes,
     )
 

@@ -141,7 +141,7 @@ class Windows:
         pooled = framework != "sglang" or _has_window_pool(config)
         if not pooled:
             kinds = [Keeps.ALL] * layers
-        caches = {kind: _cache(config, kind, heads, serving) for kind in set(kinds)}
+        caches = {kind: _cache(config, kind, heads, serving) for kind in dict.fromkeys(kinds)}
         owned = layers if framework == "sglang" else layers - _shared(config, layers)
         by_layer = [(caches[kind],) if i < owned else () for i, kind in enumerate(kinds)]
         windowed = any(kind is not Keeps.ALL for kind in kinds)

@@ -111,7 +111,9 @@ class SglangAdmission:
             how = f"floor(tokens / {_whole(most, page)} tokens per request)"
             return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
         return Unknown(
-            why="whether the last token and a draft's take slots at the end decides the count",
+            why="whether the last token takes a slot, which differs by release, decides the count"
+            if self.reserved is None
+            else "how much of what a draft reserves is held at the end decides the count",
             unit=REQUESTS,
             at_least=Decimal(low),
             at_most=Decimal(high),

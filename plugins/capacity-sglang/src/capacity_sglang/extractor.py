@@ -23,8 +23,8 @@ from capacity_core.api.ledger import (
 from capacity_core.api.metrics import Metrics
 from capacity_core.api.process import Traceback, log_of
 from capacity_core.api.versions import release_key
-from capacity_core.units import GIB, RATIO, TOKENS
-from capacity_core.values import Known, Unknown, Value, least
+from capacity_core.units import COUNT, GIB, RATIO, TOKENS
+from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_sglang.admission import admission_of
 from capacity_sglang.args import ServerArgs, Settings
 from capacity_sglang.checks import findings_of
@@ -278,11 +278,23 @@ def _deployment(run: Run, settings: Settings, fraction: Value) -> Deployment:
         max_prefill_tokens=limit("max_prefill_tokens", "max_prefill_tokens"),
         speculative=settings.text("speculative_algorithm"),
         disaggregation=settings.text("disaggregation_mode", none=("null",)),
-        parallel=settings.parallel,
+        parallel=attrs.evolve(
+            settings.parallel, pipeline=settings.parallel.pipeline | _one_stage(run)
+        ),
         workers=settings.workers,
         device=settings.text("device"),
         state_dtype=settings.text("mamba_ssm_dtype"),
     )
+
+
+def _one_stage(run: Run) -> Value:
+    """A rank's prefix names its pipeline stage wherever there are several (managers/scheduler.py of
+    0.4.6:2271; releases before have none)."""
+    ranks = [sighting for sighting in run if sighting.speaker.tp is not None]
+    if not ranks or any(sighting.speaker.pp is not None for sighting in run):
+        return Unknown(why="no line says the pipeline size", unit=COUNT)
+    how = "a rank's prefix names no pipeline stage"
+    return known(1, COUNT, Origin.DERIVED, how=how, evidence=(ranks[0].line,))
 
 
 def _levers(readings: list[RankReading], settings: Settings, fraction: Value) -> Levers:
