@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from capacity_core.cli.options import load_plugins, plugin_options, write_result
+from capacity_core.cli.options import RequestLengths, load_plugins, plugin_options, write_result
 from capacity_core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from capacity_core.api.admission import Request
 
 
 @click.command("explain")
@@ -16,6 +21,16 @@ from capacity_core.errors import ExitCode, UsageError
 )
 @click.option("--smi", multiple=True, metavar="FILE", help="Device readings, as for analyze.")
 @click.option("--config", metavar="FILE", help="The model's config.json, as for analyze.")
+@click.option("--metrics", metavar="FILE", help="A saved metrics page, as for analyze.")
+@click.option("--layout", metavar="NAME", help="A KV layout or variant, as for analyze.")
+@click.option(
+    "--request-tokens",
+    "requests",
+    type=RequestLengths(),
+    default="4096,6144,8192",
+    show_default=True,
+    help="Lengths of requests, as for analyze.",
+)
 @click.option("--run", type=click.IntRange(min=0), help="The server start, counted from 0.")
 @click.option(
     "--format",
@@ -32,6 +47,9 @@ def command(
     path: str | None,
     smi: tuple[str, ...],
     config: str | None,
+    metrics: str | None,
+    layout: str | None,
+    requests: tuple[Request, ...],
     run: int | None,
     output_format: str,
     output: str | None,
@@ -60,7 +78,14 @@ def command(
         story = explain_line(logs, line, plugins)
         result = line_json(story) if as_json else line_text(story)
     else:
-        options = Options(smi=smi, config=config, run=run)
+        options = Options(
+            smi=smi,
+            config=config,
+            metrics=metrics,
+            layout=layout,
+            request_tokens=requests,
+            run=run,
+        )
         tree = explain_value(logs, path or "", options, plugins)
         result = value_json(tree) if as_json else value_text(tree)
     write_result(result, output)

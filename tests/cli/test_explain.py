@@ -806,3 +806,16 @@ def test_an_unmatched_line_can_be_explained(run: Run, tmp_path: Path) -> None:
     ((line, _),) = unmatched(run, log)
 
     assert "sglang.weights_begin" in missed(explained(run, log, line))
+
+
+def test_a_value_of_another_length_is_explained(run: Run) -> None:
+    done = run(
+        "explain",
+        "server.log",
+        "--value",
+        "concurrency.rows[request_tokens=1000].token_limit",
+        "--request-tokens",
+        "900:100",
+    )
+    assert done.code == 0
+    assert "concurrency.rows[request_tokens=1000].token_limit" in done.out

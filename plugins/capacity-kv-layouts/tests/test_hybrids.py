@@ -490,7 +490,7 @@ def test_ring_with_kda_has_states_of_kda(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", ENGINES)
 def test_kdas_state_is_of_the_type_that_was_asked_for(framework: str) -> None:
-    # SGLang 0.5.23 srt/arg_groups/serving_hook.py:419; vLLM 0.33.0 mamba_utils.py `kda_state_dtype`.
+    # SGLang 0.5.23 srt/arg_groups/serving_hook.py:419; vLLM 0.33.0 `kda_state_dtype`.
     reading = asked_for(kimi(), framework, "bfloat16")
     assert state(reading) == 6 * (3 * 4 * 32 * 3 * 2 + 4 * 32 * 32 * 2)
 

@@ -407,7 +407,7 @@ def test_the_second_public_pair_is_one_pool_at_two_lengths(
     short = tokens_of(run.fit(printed, Request(8192, 8000), hybrid))
     assert count(run.fit(printed, Request(8192, 8000), hybrid)) == (blocks - 1) // (6 + 17)
     assert isinstance(short, Known)
-    assert f"{blocks - 1} usable blocks" in str(short.how)
+    assert f"{blocks - 1} // {6 + 17}" in str(short.how)
 
 
 def test_the_second_pairs_tokens_divided_are_wrong_at_the_longer_length() -> None:

@@ -37,7 +37,7 @@ class VllmAdmission:
         lowest, highest, admitted = self._bounds(ways, request)
         evidence = self._evidence(worker, layout)
         how = self._how(ways, request)
-        why = self._open(ways)
+        why = self._open(ways, request)
         assumed = self._assumed(request)
         tokens = _between(lowest, highest, how, evidence, why)
         return Fit(
@@ -88,16 +88,13 @@ class VllmAdmission:
     ) -> tuple[int | None, int, tuple[int, int]]:
         """The least and the most that fit, and that are let in, over all ways; where the prompt is
         not said, over a request that is all prompt and one that is all output."""
-        splits = [(request.tokens - 1 or 1, 1), (1, request.tokens - 1 or 1)]
-        if request.prompt is not None:
-            splits = [(request.prompt, request.tokens - request.prompt)]
         lows, highs, admitted = [], [], []
         for way, number in ways:
             plan, drafts = way, self.printed.drafts
             if request.prompt is not None and isinstance(drafts, Known):
                 plan = attrs.evolve(way, drafted=int(drafts.number))
             usable = number - 1  # one block is never given away (v1/core/block_pool.py)
-            for prompt, output in splits:
+            for prompt, output in _splits(request):
                 low, high = plan.fit(usable, prompt, output, self.printed.length or 0)
                 lows.append(low)
                 highs.append(high)
@@ -109,17 +106,22 @@ class VllmAdmission:
         return None if bound else min(lows), max(highs), (min(admitted), max(admitted))
 
     def _how(self, ways: Sequence[Way], request: Request) -> str:
+        """The formula of the first way; all others give the same."""
         plan, number = ways[0]
-        said = (
-            f"{request.tokens} tokens"
-            if request.prompt is None
-            else f"{request.prompt} + {request.output} tokens"
-        )
-        many = {(p.groups, n) for p, n in ways}
-        pool = f"{number - 1} usable blocks" if len({n for _, n in many}) == 1 else "usable blocks"
-        return f"{pool} // blocks of {said} in {plan.number} group{'s' * (plan.number > 1)}"
+        split = _splits(request)[0]
+        _, most = plan.holds(*split, self.printed.length or 0)
+        usable = number - 1
+        count = f"min({usable} // {most.end}, 1 + ({usable} - {most.asked}) // {most.filled})"
+        if plan.number == 1 and not plan.windowed:
+            count = f"{usable} usable blocks // {most.end}"
+        said = f"{request.tokens} tokens"
+        if request.prompt is not None:
+            said = f"{request.prompt} + {request.output} tokens"
+        groups = f" in {plan.number} groups" if plan.number > 1 else ""
+        others = ", as by every way to read the log" if len(set(ways)) > 1 else ""
+        return f"{count} blocks of {said}{groups}{others}"
 
-    def _open(self, ways: Sequence[Way]) -> str:
+    def _open(self, ways: Sequence[Way], request: Request) -> str:
         """What leaves the count open."""
         if len({plan.groups for plan, _ in ways}) > 1:
             return "the size of a block, or its groups, are not printed and decide the count"
@@ -128,6 +130,8 @@ class VllmAdmission:
                 "what windows hold beside a prompt depends on its length, on the tokens in flight "
                 "and on the window"
             )
+        if self.printed.drafts is not None and request.prompt is not None:
+            return "how much of what a draft reserves is held at the end decides the count"
         return "when requests cross a block, each holds two states in a group for a step"
 
     def _evidence(self, worker: WorkerFacts, layout: LayoutRow | None) -> tuple[str, ...]:
@@ -142,6 +146,14 @@ class VllmAdmission:
                 values.append(self.printed.batched)
         lines = [line for value in values if isinstance(value, Known) for line in value.evidence]
         return tuple(dict.fromkeys((*lines, *self.lines)))
+
+
+def _splits(request: Request) -> list[tuple[int, int]]:
+    """Prompt and output; where they are not said, all prompt and all output."""
+    if request.prompt is not None:
+        return [(request.prompt, request.tokens - request.prompt)]
+    rest = max(request.tokens - 1, 1)
+    return [(rest, 1), (1, rest)]
 
 
 def _between(low: int | None, high: int, how: str, evidence: tuple[str, ...], why: str) -> Value:
