@@ -139,7 +139,15 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         _device_name(ledger, measured),
         _device_total(facts, measured),
     )
-    fits = concurrency(ledger, options.request_tokens, whole, trouble.blame)
+    disagreements = list(disagreement(ledger, layout))
+    doubts: list[str] = []
+    fits = concurrency(
+        ledger,
+        options.request_tokens,
+        None if disagreements else whole,
+        trouble.blame,
+        doubts.append,
+    )
     return Report(
         schema=SCHEMA,
         tool=tool_version(),
@@ -167,7 +175,8 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *device_findings,
             *_clash_findings(clash, measured),
             *layout_findings,
-            *disagreement(ledger, layout),
+            *disagreements,
+            *_unused_findings(doubts),
             *_left_out_findings(logs.inputs, chosen.run),
             *trouble.findings,
         ),
@@ -350,6 +359,18 @@ def _left_out_findings(inputs: Sequence[InputRow], run: Run) -> list[Finding]:
             message=f"the report is about one deployment; not in it: {names}. See --run.",
             evidence=tuple(row.id for row in left),
         )
+    ]
+
+
+def _unused_findings(doubts: Iterable[str]) -> list[Finding]:
+    return [
+        Finding(
+            code="layout-not-used",
+            severity=Severity.WARNING,
+            message=f"the configuration does not tell how many requests fit: {why}",
+            evidence=("config0",),
+        )
+        for why in dict.fromkeys(doubts)
     ]
 
 

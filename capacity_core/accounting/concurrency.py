@@ -32,18 +32,19 @@ def concurrency(
     requests: Sequence[Request],
     layout: LayoutRow | None = None,
     blame: Blame = lambda item, why: None,
+    doubt: Callable[[str], None] = lambda why: None,
 ) -> Concurrency:
     """A row for each kind of request, for the worker that takes least and for the deployment.
 
     `layout` is what the configuration says of all layers of the model. A framework's plugin that
-    breaks is reported to `blame` by name and reason.
+    breaks is reported to `blame` by name and reason; `doubt` hears why the layout was not used.
     """
     limits = [worker.request_limit for worker in ledger.workers]
     return Concurrency(
         workers=ledger.deployment.workers,
         request_limit=least(limits) if limits else NO_WORKER,
         reported=least_reported(worker.reported for worker in ledger.workers),
-        rows=tuple(_row(ledger, request, layout, blame) for request in requests),
+        rows=tuple(_row(ledger, request, layout, blame, doubt) for request in requests),
     )
 
 
@@ -64,7 +65,11 @@ def over_workers(values: Sequence[Value], workers: Value, name: str) -> Value:
 
 
 def _row(
-    ledger: Ledger, request: Request, layout: LayoutRow | None, blame: Blame
+    ledger: Ledger,
+    request: Request,
+    layout: LayoutRow | None,
+    blame: Blame,
+    doubt: Callable[[str], None],
 ) -> ConcurrencyRow:
     beyond = _beyond_context(ledger.deployment, request.tokens)
     if beyond is not None or not ledger.workers:
@@ -82,6 +87,9 @@ def _row(
             deployment_max_concurrent=nothing,
         )
     fits = [_fit(ledger, worker, request, layout, blame) for worker in ledger.workers]
+    for fit in fits:
+        if fit.layout_unused is not None:
+            doubt(fit.layout_unused)
     by_tokens = [fit.tokens or NO_WORKER for fit in fits]
     by_state = _of_all([fit.state for fit in fits])
     by_requests = [worker.request_limit for worker in ledger.workers]

@@ -106,6 +106,8 @@ def _costs(ledger: Ledger, layout: LayoutRow) -> Iterator[tuple[str, Value, Valu
     plain = all(term.keeps is Keeps.ALL for term in layout.terms)
     staged = ledger.deployment.parallel.pipeline
     token = kv.bytes_per_token
+    if isinstance(token, Known) and token.assuming and not plain:
+        token = Unknown(why="it assumes that every layer keeps every token")
     if isinstance(token, Unknown) and plain and isinstance(staged, Known) and staged.number == 1:
         token = kv.if_plain
     if isinstance(token, Unknown):

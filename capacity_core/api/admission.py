@@ -43,12 +43,13 @@ class Fit:
     `tokens` is the number that runs to its end without being preempted or retracted, as far as the
     KV pools decide, None where the worker's tokens alone do; `state` the number that the slots of
     states allow, None where there are none; `admitted` the number that is let in at once, which may
-    be more than fit.
+    be more than fit. `layout_unused` is why what the configuration says was not used.
     """
 
     tokens: Value | None = attrs.field(default=None, validator=_requests)
     state: Value | None = attrs.field(default=None, validator=_requests)
     admitted: Value | None = attrs.field(default=None, validator=_requests)
+    layout_unused: str | None = None
 
 
 class Admission(Protocol):

@@ -26,6 +26,9 @@ _EVICTION_INTERVAL = 128
 """Tokens between two looks at what has left the window (SGLANG_SWA_EVICTION_INTERVAL)."""
 
 
+_COUNTED = "what drafts reserve is counted among a request's tokens"
+
+
 @attrs.frozen(kw_only=True)
 class SglangAdmission:
     """What one run says of its pools beside the tokens.
@@ -53,7 +56,7 @@ class SglangAdmission:
         windows = self._window_tokens(worker)
         if isinstance(windows, Known) and not self.unified:
             tokens = self._by_pools(worker, windows, request, layout)
-        elif request.prompt is not None and self.alone:
+        elif self.alone and (request.prompt is not None or self.reserved is not None):
             tokens = self._by_tokens(worker, request)
         else:
             tokens = None
@@ -109,7 +112,9 @@ class SglangAdmission:
         low, high = pool // _whole(most, page), pool // _whole(least, page)
         if low == high:
             how = f"floor(tokens / {_whole(most, page)} tokens per request)"
-            return known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+            fits = known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
+            counted = self.reserved is not None and request.prompt is None
+            return fits.assume(*((_COUNTED,) if counted else ()))
         return Unknown(
             why="whether the last token takes a slot, which differs by release, decides the count"
             if self.reserved is None
@@ -137,7 +142,7 @@ class SglangAdmission:
             return None
         page, span = int(self.page.number) or 1, int(window.number)
         pool = int(windows.number)
-        most = pool // _whole(min(request.tokens, span), page)
+        most = pool // _whole(min(max(request.tokens - 1, 1), span), page)
         if isinstance(self.chunk, Known) and self.chunk.number > 0:
             spare = int(self.chunk.number) * (1 if self.ahead is False else 2) + page
         else:

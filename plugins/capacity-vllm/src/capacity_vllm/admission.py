@@ -15,6 +15,15 @@ from capacity_core.units import REQUESTS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.ways import Printed, Way
 
+_UNUSED = (
+    "no way to group its layers gives the printed tokens, concurrency and budget, or the log is "
+    "of speculative decoding, whose layers are in no configuration"
+)
+_OTHER_PAGE = (
+    "the blocks of the metrics page, which the configuration and the budget do not make, do not "
+    "count"
+)
+
 
 @attrs.frozen(kw_only=True)
 class VllmAdmission:
@@ -29,28 +38,40 @@ class VllmAdmission:
         """Requests of one kind without preemption, and how many are let in at once."""
         if self.printed.length is None or self.context_parallel:
             return None
-        ways = self.printed.ways(layout, worker)
-        if not ways and layout is not None:  # the configuration is of another model or layout
+        assumed = self._assumed(request)
+        ways, given = self.printed.ways(layout, worker), layout
+        if not ways and layout is not None and worker.dp in self.printed.blocks:
+            ways = attrs.evolve(self.printed, blocks={}).ways(layout, worker)
+            assumed += (_OTHER_PAGE,) if ways else ()
+        if not ways and layout is not None:
             layout, ways = None, self.printed.ways(None, worker)
+        unused = _UNUSED if layout is not given else None
         if not ways:
-            return self._reckoned(worker, request)
+            fit = self._reckoned(worker, request, given)
+            return fit if fit is None else attrs.evolve(fit, layout_unused=unused)
+        if layout is None:
+            assumed += self.printed.unproven
         lowest, highest, admitted = self._bounds(ways, request)
         evidence = self._evidence(worker, layout)
         how = self._how(ways, request)
         why = self._open(ways, request)
-        assumed = self._assumed(request)
+        if layout is None and self.printed.unproven:
+            why = f"{why}; all of it if {self.printed.unproven[0]}"
         tokens = _between(lowest, highest, how, evidence, why)
         return Fit(
             tokens=tokens.assume(*assumed),
+            layout_unused=unused,
             admitted=None
             if request.prompt is None
             else _between(*admitted, "prompts that blocks take at once", evidence, why),
         )
 
-    def _reckoned(self, worker: WorkerFacts, request: Request) -> Fit | None:
+    def _reckoned(
+        self, worker: WorkerFacts, request: Request, layout: LayoutRow | None
+    ) -> Fit | None:
         """Where no way to read the log is left: what the engine reckons for its longest request is
         the least that fit of shorter ones. It is the count of the longest, where states are all
-        that is kept beside full attention."""
+        that is kept beside full attention; windows keep less than is reckoned for a prefill."""
         said, printed = worker.reported, self.printed
         if said is None or not isinstance(said.value, Known) or printed.length is None:
             return None
@@ -58,7 +79,9 @@ class VllmAdmission:
         # The block that is never given away costs a request where the pool is whole requests.
         least, most = (end.to_integral_value(ROUND_CEILING) - 1 for end in (low, high))
         evidence = (*said.value.evidence, *self.lines)
-        if request.tokens >= printed.length:
+        windows = layout is not None and any(term.window_tokens for term in layout.terms)
+        windows = windows or (len(printed.sizes) > 1 and not printed.has_states)
+        if request.tokens >= printed.length and not windows:
             if not printed.has_states or least != most or least < 0:
                 return None
             how = "the engine's own reckoning, but for the block that is never given away"
@@ -92,7 +115,7 @@ class VllmAdmission:
         for way, number in ways:
             plan, drafts = way, self.printed.drafts
             if request.prompt is not None and isinstance(drafts, Known):
-                plan = attrs.evolve(way, drafted=int(drafts.number))
+                plan = attrs.evolve(way, drafted=_reserved(int(drafts.number)))
             usable = number - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in _splits(request):
                 low, high = plan.fit(usable, prompt, output, self.printed.length or 0)
@@ -146,6 +169,12 @@ class VllmAdmission:
                 values.append(self.printed.batched)
         lines = [line for value in values if isinstance(value, Known) for line in value.evidence]
         return tuple(dict.fromkeys((*lines, *self.lines)))
+
+
+def _reserved(proposed: int) -> int:
+    """Slots beyond a request's tokens, at most: its drafts, as many again to look ahead, one more
+    with dflash (0.33.0 vllm/config/vllm.py:626), and a step that runs ahead."""
+    return 3 * proposed + 1
 
 
 def _splits(request: Request) -> list[tuple[int, int]]:

@@ -33,16 +33,18 @@ class Plan:
     """The groups of a model as one way to read a log has them.
 
     `states` is how many blocks the engine reckons for a request in each group of states (2 where
-    prefix caching keeps the last state beside the running one). `in_flight` are the tokens that are
-    scheduled and not settled, which windows hold on top; `cap` the blocks of a window's group where
-    they are known without it, and with `is_bound` the most that they may be. `lag` is 1 where
-    scheduling runs a step ahead; `drafted` the tokens that a draft may reserve beyond a request's.
-    `block_bytes` is what one block takes on a device, where a configuration says so.
+    prefix caching keeps the last state beside the running one). `in_flight` are the tokens that
+    windows reckon on top, for what is scheduled and not settled; `step` those of one step. `cap` is
+    the blocks of a window's group where they are known without it, and with `is_bound` the most
+    that they may be. `lag` is 1 where scheduling runs a step ahead; `drafted` the tokens that a
+    draft may reserve beyond a request's. `block_bytes` is what one block takes on a device, where a
+    configuration says so.
     """
 
     groups: tuple[Group, ...]
     states: int = 1
     in_flight: int | None = None
+    step: int | None = None
     cap: int | None = None
     is_bound: bool = False
     lag: int = 0
@@ -93,18 +95,22 @@ class Plan:
         least, most = self.holds(prompt, output, length)
         # While the last one's prompt is read the others grow: none yet, or all of them.
         low = 0 if self.is_bound else most.fit(usable, beside=max(most.filled, most.end))
-        if self.windowed and all(group.keeps is not Keeps.ALL for group in self.groups):
+        if self.windowed and (self.lag or self._no_full_group):
             low = min(low, self._together(most, usable, prompt))
         return low, least.fit(usable, beside=least.filled)
 
+    @property
+    def _no_full_group(self) -> bool:
+        return all(group.keeps is not Keeps.ALL for group in self.groups)
+
     def _together(self, most: Hold, usable: int, prompt: int) -> int:
-        """Without full attention nothing holds back prompts that are read in one step: as many as
-        its tokens allow hold a whole chunk at once."""
-        whole = max(most.asked, most.end)
-        if self.in_flight is None:
+        """Prompts that are read in one step, as many as its tokens allow, hold chunks at once:
+        without full attention nothing holds them back, and a step ahead they hold them while they
+        already want the next block."""
+        whole = max(most.asked + self.lag * self.number, most.end)
+        if self.step is None:
             return usable // whole
-        step = self.in_flight // (1 + self.lag)
-        at_once = _blocks(step, prompt) * (1 + self.lag)
+        at_once = _blocks(self.step, prompt) * (1 + self.lag)
         if usable < at_once * whole:
             return usable // whole
         return at_once + (usable - at_once * whole) // most.end

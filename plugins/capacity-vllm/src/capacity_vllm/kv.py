@@ -23,7 +23,14 @@ from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TO
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
 from capacity_vllm.admission import VllmAdmission
 from capacity_vllm.args import EngineConfig, NonDefaultArgs, Settings
-from capacity_vllm.blocks import BlocksOverridden, GpuBlocks, HybridDisabled, HybridSign, StateMode
+from capacity_vllm.blocks import (
+    BlockCount,
+    BlocksOverridden,
+    GpuBlocks,
+    HybridDisabled,
+    HybridSign,
+    StateMode,
+)
 from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.limits import EngineReady
@@ -184,12 +191,36 @@ class KvReading:
             async_known=False if isinstance(device, Known) and device.amount == "cpu" else None,
             derived=self._derived_tokens(),
             drafts=self._drafts(deployment),
+            unproven=self._unproven(),
+            blocks=self._blocks_said(),
         )
         return VllmAdmission(
             printed=printed,
             context_parallel=self._run.has(ContextParallel),
             lines=tuple(dict.fromkeys((*context.evidence, *lines))),
         )
+
+    def _unproven(self) -> tuple[str, ...]:
+        """What calling a model plain rests on where its lines fit windows as well: a lone group of
+        windows is named nowhere, and where a whole prompt is in flight several of them round to
+        the same concurrency."""
+        if self._run.has(HybridDisabled) or self._former:
+            return ()
+        proven = self._derived_tokens() is False and self._blocks
+        if proven and not any(_fits_windows(size) for size in self.sizes_of):
+            return ()
+        return ("no layer keeps a sliding window, which no line tells",)
+
+    def _blocks_said(self) -> dict[int, Known]:
+        """The blocks that lines say outright, the same for all engines."""
+        override = override_of(self._run)
+        said = [override.value("used")] if override is not None else []
+        said = said or [sighting.value("blocks") for sighting in self._run.of(BlockCount)]
+        counts = {value.number: value for value in said if isinstance(value, Known)}
+        if len(counts) != 1:
+            return {}
+        (count,) = counts.values()
+        return {size.dp: count for size in self.sizes_of}
 
     def _drafts(self, deployment: Deployment) -> Value | None:
         """Tokens that speculative decoding proposes in a step."""
@@ -325,7 +356,7 @@ class KvReading:
             return Unknown(why=why, unit=unit)
         if not self._blocks:
             return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
-        return self._size_over_tokens()
+        return self._size_over_tokens().assume(*self._unproven())
 
     def _size_over_tokens(self) -> Value:
         """budget / tokens, whatever the model keeps."""
@@ -345,10 +376,11 @@ class KvReading:
         tokens = least(said).named("tokens")
         per_token = least(budgets).named("kv_budget").to(BYTES) / tokens
         if isinstance(per_token, Known) and isinstance(tokens, Known):
-            largest = self._blocks[-1] if self._blocks else _BLOCK_SIZES[-1]
             whole = tokens.number
+            largest = self._blocks[-1] if self._blocks else _BLOCK_SIZES[-1]
             if self._derived_tokens() is not False:  # they are whole requests' shares of blocks
                 lengths = [s.reported.request_tokens for s in self.sizes_of if s.reported]
+                largest = max(self._possible_blocks(), default=_BLOCK_SIZES[-1])
                 whole = Decimal(min(lengths, default=largest))
             slack = per_token.number * largest / whole
             per_token = attrs.evolve(per_token, error=per_token.error + slack)
@@ -386,6 +418,27 @@ def _blocks_that_fit(size: Size) -> list[int]:
         if tokens % block == 0 and off <= printed.error:
             found.append(block)
     return found
+
+
+_MOST_GROUPS = 12
+
+
+def _fits_windows(size: Size) -> bool:
+    """Whether several groups of which all but one keep windows, with a whole prompt in flight, give
+    the printed figures as well: ceil(length / block) blocks in one, and one more in others."""
+    said = size.reported
+    if said is None or not isinstance(said.value, Known) or not isinstance(size.tokens, Known):
+        return False
+    tokens, printed = int(size.tokens.number), said.value
+    for block in (block for block in _BLOCK_SIZES if tokens % block == 0):
+        longest = -(-said.request_tokens // block)
+        for groups in range(2, _MOST_GROUPS + 1):
+            reckoned = groups * longest + groups - 1
+            fewest = groups * (tokens // block)
+            low, high = (Decimal(n) / reckoned for n in (fewest, fewest + groups - 1))
+            if low <= printed.number + printed.error and high >= printed.number - printed.error:
+                return True
+    return False
 
 
 def override_of(run: Run) -> Sighting[BlocksOverridden] | None:

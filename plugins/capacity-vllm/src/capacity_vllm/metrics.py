@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import attrs
 
 from capacity_core.api.arguments import plausible_number
-from capacity_core.api.ledger import Finding, Ledger, Severity, WorkerFacts
+from capacity_core.api.ledger import Finding, KvFacts, Ledger, Severity, TokenUse, WorkerFacts
 from capacity_core.api.metrics import Metrics, MetricSample
-from capacity_core.units import COUNT, TOKENS, Unit
+from capacity_core.units import BYTES_PER_TOKEN, COUNT, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, known
 from capacity_vllm.admission import VllmAdmission
+from capacity_vllm.ways import Printed
 
 _INFO = ("vllm:cache_config_info", "vllm:cache_config")
 _UNSAID = (None, "None", "")
@@ -34,7 +35,7 @@ def with_metrics(ledger: Ledger, samples: Metrics) -> Ledger:
     if isinstance(page_size, Known) and told is not None and told.number != page_size.number:
         return _against(ledger, _other_size(told, page_size))
     page_size = told if isinstance(page_size, Unknown) and told is not None else page_size
-    admission = ledger.admission
+    admission, kv = ledger.admission, ledger.kv
     if isinstance(admission, VllmAdmission):
         printed = admission.printed
         if isinstance(printed.block, Unknown) and told is not None:
@@ -46,11 +47,32 @@ def with_metrics(ledger: Ledger, samples: Metrics) -> Ledger:
         blocks = {w.dp: said for w in ledger.workers if (said := _blocks(w, infos)) is not None}
         for worker in ledger.workers:
             said = blocks.get(worker.dp)
-            if said is not None and not printed.could_make(int(said.number), worker):
+            if said is None:
+                continue
+            logged = printed.blocks.get(worker.dp, said)
+            if said.number != logged.number or not printed.could_make(int(said.number), worker):
                 return _against(ledger, _other_blocks(worker, said))
-        admission = attrs.evolve(admission, printed=attrs.evolve(printed, blocks=blocks))
+            kv = _of_groups(kv, printed, worker, said)
+        admission = attrs.evolve(
+            admission, printed=attrs.evolve(printed, blocks=blocks | dict(printed.blocks))
+        )
     deployment = attrs.evolve(ledger.deployment, page_size=page_size)
-    return attrs.evolve(ledger, deployment=deployment, admission=admission)
+    return attrs.evolve(ledger, deployment=deployment, admission=admission, kv=kv)
+
+
+def _of_groups(kv: KvFacts, printed: Printed, worker: WorkerFacts, blocks: Known) -> KvFacts:
+    """Tokens that are fewer than the page's blocks hold are those of one of several groups."""
+    block, tokens = printed.block, worker.tokens
+    if (
+        kv.token_use is not TokenUse.ANY_LENGTH
+        or not isinstance(block, Known)
+        or not isinstance(tokens, Known)
+        or blocks.number * block.number == tokens.number
+    ):
+        return kv
+    why = "the blocks on the metrics page are of several groups of layers"
+    unknown = Unknown(why=why, unit=BYTES_PER_TOKEN, evidence=blocks.evidence)
+    return attrs.evolve(kv, token_use=TokenUse.UNCLEAR, token_use_why=why, bytes_per_token=unknown)
 
 
 def _against(ledger: Ledger, finding: Finding) -> Ledger:

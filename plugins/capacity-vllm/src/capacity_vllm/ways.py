@@ -42,8 +42,9 @@ class Printed:
     `possible` those of a plain model where none is printed; `plain`
     that no line of a hybrid was printed by a release that would print one; `as_full` that windows
     were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
-    step, None where it is off; its layers are in no configuration here. `blocks` are those of each
-    worker, where a metrics page says them.
+    step, None where it is off; its layers are in no configuration here. `unproven` is what taking
+    the model for plain rests on. `blocks` are those of each worker, where a line or a metrics page
+    says them.
     """
 
     length: int | None
@@ -58,6 +59,7 @@ class Printed:
     async_known: bool | None = None
     derived: bool | None
     drafts: Value | None = None
+    unproven: tuple[str, ...] = ()
     blocks: Mapping[int, Known] = attrs.field(factory=dict)
 
     def ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
@@ -117,12 +119,17 @@ class Printed:
             yield from (attrs.evolve(plan, states=each, lag=lag) for each in states)
             return
         lags = (0, 1) if self.async_known is None else (int(self.async_known),)
+        step = int(self.batched.number) if isinstance(self.batched, Known) else None
         for each in states:
             for lag in lags:
-                ahead = attrs.evolve(plan, states=each, lag=lag)
-                if isinstance(self.batched, Known):
-                    ahead = attrs.evolve(ahead, in_flight=int(self.batched.number) * (1 + lag))
-                yield ahead
+                for flight in self._in_flight(step):
+                    yield attrs.evolve(plan, states=each, lag=lag, step=step, in_flight=flight)
+
+    def _in_flight(self, step: int | None) -> tuple[int | None, ...]:
+        """A step's tokens, and another's where scheduling runs ahead and the release reckons it."""
+        if step is None:
+            return (None,)
+        return (step,) if self.async_known is False else (step, 2 * step)
 
     def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
         """The numbers of blocks that give what is printed, each with its plan; one where they are
@@ -185,9 +192,8 @@ class Printed:
         first = int(number / high)
         for reckoned in range(max(first, 1), int(number / low) + 2):
             share, left = divmod(reckoned - rest, windows)
-            capped = attrs.evolve(plan, cap=share)
-            if left == 0 and share > 1 and self._agrees(number, reckoned, capped, worker):
-                yield capped, number
+            if left == 0 and share > 1 and self._agrees(number, reckoned, plan, worker):
+                yield attrs.evolve(plan, cap=share), number
 
     def _derived(self, reckoned: int, plan: Plan, worker: WorkerFacts) -> Iterator[int]:
         if not isinstance(worker.tokens, Known):
@@ -225,34 +231,29 @@ class Printed:
         return tokens == (product if self.derived else by_blocks)
 
     def could_make(self, number: int, worker: WorkerFacts) -> bool:
-        """Whether so many blocks can be what the printed tokens and concurrency come from, whatever
-        the model."""
+        """Whether so many blocks can be what the printed tokens and concurrency come from, in any
+        model of so many groups as are printed."""
         said = worker.reported
         if said is None or not isinstance(said.value, Known) or self.length is None:
             return True
         low, high = (said.value.number + error for error in (-said.value.error, said.value.error))
-        if low <= 0:
+        sizes = self._sizes()
+        if low <= 0 or not sizes:
             return True
-        reckonings = range(math.ceil(number / high), int(number / low) + 1)
-        if not isinstance(worker.tokens, Known):
+        groups = len(self.sizes) or (1 if self.plain and self.derived else _MOST_GROUPS)
+        # No group reckons more than a whole request and two blocks, or three of states.
+        most = groups * (-(-self.length // min(sizes)) + 3)
+        reckonings = range(math.ceil(number / high), min(int(number / low), most) + 1)
+        if not reckonings or not isinstance(worker.tokens, Known):
             return bool(reckonings)
-        tokens, sizes = int(worker.tokens.number), self._sizes()
-        if self.derived is not False and any(
-            int(number / each * self.length) == tokens for each in reckonings
-        ):
-            return True
-        return (
-            self.derived is not True
-            and bool(reckonings)
-            and (
-                not sizes
-                or any(
-                    number // groups * size == tokens
-                    for groups in range(1, _MOST_GROUPS)
-                    for size in sizes
-                )
-            )
+        tokens = int(worker.tokens.number)
+        by_product = any(int(number / each * self.length) == tokens for each in reckonings)
+        by_blocks = any(
+            number // count * size == tokens for count in range(1, groups + 1) for size in sizes
         )
+        if self.derived is None:
+            return by_product or by_blocks
+        return by_product if self.derived else by_blocks
 
 
 def _of_budget(plan: Plan, worker: WorkerFacts) -> tuple[int, int | None]:
