@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 
 from capacity_core.api.ledger import Stage, Status
 from capacity_core.api.report import (
-    Absent,
     CategoryRow,
-    ConcurrencyRow,
     EvidenceRow,
     RankRow,
     Report,
 )
+from capacity_core.rendering.concurrency import concurrency
 from capacity_core.rendering.course import load, outcome, steps, unmatched
 from capacity_core.rendering.figures import (
-    WIDTH,
-    amount_text,
     bound_text,
     error_text,
     gib_or_unknown,
@@ -55,7 +52,7 @@ class TextRenderer:
             _ranks(report),
             _kv_pool(report),
             _layout(report),
-            _concurrency(report),
+            concurrency(report),
             load(report),
             _findings(report),
             _advice(report),
@@ -305,67 +302,6 @@ def _layout(report: Report) -> Iterator[str]:
             f"  {'the log shows':<18} ",
             " " * 21,
         )
-
-
-def _concurrency(report: Report) -> Iterator[str]:
-    c = report.concurrency
-    count = (
-        f"{amount_text(c.workers)} of them" if isinstance(c.workers, Known) else "an unknown number"
-    )
-    yield f"Concurrency (per DP rank; the deployment has {count})"
-    columns: list[tuple[str, str, Sequence[str]]] = [
-        ("request tokens", "right", [_request(row) for row in c.rows]),
-        ("by tokens", "right", [plain_text(row.token_limit) for row in c.rows]),
-        ("by states", "right", [_maybe(row.state_limit) for row in c.rows]),
-        ("by requests", "right", [plain_text(row.request_limit) for row in c.rows]),
-        ("max concurrent", "right", [plain_text(row.max_concurrent) for row in c.rows]),
-        ("bound by", "left", [row.bound_by or "" for row in c.rows]),
-        ("deployment", "right", [plain_text(row.deployment_max_concurrent) for row in c.rows]),
-        ("let in", "right", [_maybe(row.admitted_at_once) for row in c.rows]),
-    ]
-    shown = [column for column in columns if any(column[2]) or column[0] == "bound by"]
-    rows = list(zip(*(cells for _, _, cells in shown), strict=True))
-    yield from _fitting(rows, [name for name, _, _ in shown], [side for _, side, _ in shown])
-    if any(_maybe(row.admitted_at_once) for row in c.rows):
-        yield from wrapped(
-            "max concurrent fits without preemption; so many prompts are let in at once, and their "
-            "output may then preempt others",
-            "  ",
-        )
-    whys = dict.fromkeys(
-        part
-        for row in c.rows
-        for value in (row.token_limit, row.request_limit)
-        if isinstance(value, Unknown)
-        for part in value.why.split("; ")
-    )
-    for why in whys:
-        yield from wrapped(why, "  unknown: ", " " * 11)
-    if c.reported is not None and isinstance(c.reported.value, Known):
-        yield (
-            f"  the engine itself printed {c.reported.value.amount}x for requests of "
-            f"{c.reported.request_tokens:,} tokens {lines_text(c.reported.value.evidence, report)}"
-        )
-
-
-def _fitting(
-    rows: Sequence[Sequence[str]], names: Sequence[str], sides: Sequence[str]
-) -> Iterator[str]:
-    """A table, with headers of two lines where it would be too wide."""
-    lines = list(table(rows, names, align=sides))
-    if max(len(line) for line in lines) > WIDTH:
-        lines = list(table(rows, [name.replace(" ", "\n") for name in names], align=sides))
-    yield from lines
-
-
-def _request(row: ConcurrencyRow) -> str:
-    if isinstance(row.prompt_tokens, int) and isinstance(row.output_tokens, int):
-        return f"{row.prompt_tokens:,} + {row.output_tokens:,}"
-    return f"{row.request_tokens:,}"
-
-
-def _maybe(value: Value | Absent) -> str:
-    return "" if isinstance(value, Absent) else plain_text(value)
 
 
 def _findings(report: Report) -> Iterator[str]:
