@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from capacity_core.api.report import Absent, ConcurrencyRow, Report
+from capacity_core.api.report import Absent, Report
 from capacity_core.rendering.figures import (
     WIDTH,
     amount_text,
     lines_text,
     plain_text,
+    request_text,
     table,
     wrapped,
 )
@@ -17,14 +18,14 @@ from capacity_core.values import Known, Unknown, Value
 
 
 def concurrency(report: Report) -> Iterator[str]:
-    """The section of the report: a row for each kind of request, what is unknown, what is assumed."""
+    """The section of the report: a row for each kind of request, what is unknown or assumed."""
     c = report.concurrency
     count = (
         f"{amount_text(c.workers)} of them" if isinstance(c.workers, Known) else "an unknown number"
     )
     yield f"Concurrency (per DP rank; the deployment has {count})"
     columns: list[tuple[str, str, Sequence[str]]] = [
-        ("request tokens", "right", [_request(row) for row in c.rows]),
+        ("request tokens", "right", [request_text(row) for row in c.rows]),
         ("by tokens", "right", [plain_text(row.token_limit) for row in c.rows]),
         ("by states", "right", [_maybe(row.state_limit) for row in c.rows]),
         ("by requests", "right", [plain_text(row.request_limit) for row in c.rows]),
@@ -69,12 +70,6 @@ def _fitting(
     if max(len(line) for line in lines) > WIDTH:
         lines = list(table(rows, [name.replace(" ", "\n") for name in names], align=sides))
     yield from lines
-
-
-def _request(row: ConcurrencyRow) -> str:
-    if isinstance(row.prompt_tokens, int) and isinstance(row.output_tokens, int):
-        return f"{row.prompt_tokens:,} + {row.output_tokens:,}"
-    return f"{row.request_tokens:,}"
 
 
 def _maybe(value: Value | Absent) -> str:

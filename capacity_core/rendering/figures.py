@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 
-from capacity_core.api.report import Report
+from capacity_core.api.kv_report import RequestRow
+from capacity_core.api.report import ConcurrencyRow, Report
 from capacity_core.units import GIB, Unit
 from capacity_core.values import Known, Origin, Unknown, Value
 
@@ -104,6 +105,13 @@ def words(matcher: str) -> str:
 
 
 # --- layout -----------------------------------------------------------
+
+
+def request_text(row: ConcurrencyRow | RequestRow) -> str:
+    """A request's tokens, or its prompt and output where they were asked for."""
+    if isinstance(row.prompt_tokens, int) and isinstance(row.output_tokens, int):
+        return f"{row.prompt_tokens:,} + {row.output_tokens:,}"
+    return f"{row.request_tokens:,}"
 
 
 def table(

@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from capacity_core.api.kv_report import KvReport, RequestRow
+from capacity_core.api.kv_report import KvReport
 from capacity_core.api.report import LayoutRow, TermRow
-from capacity_core.rendering.figures import amount_text, plain_text, table, with_unit, wrapped
+from capacity_core.rendering.figures import (
+    amount_text,
+    plain_text,
+    request_text,
+    table,
+    with_unit,
+    wrapped,
+)
 from capacity_core.rendering.json import to_plain
 from capacity_core.units import COUNT, MIB
 from capacity_core.values import Known, Unknown, Value
@@ -118,7 +125,7 @@ def _requests(report: KvReport) -> Iterator[str]:
     yield "One request on one GPU"
     rows = [
         (
-            _request(row),
+            request_text(row),
             plain_text(row.bytes),
             f"{row.bytes.to(MIB).number:,.1f}" if isinstance(row.bytes, Known) else "",
         )
@@ -128,9 +135,3 @@ def _requests(report: KvReport) -> Iterator[str]:
     whys = dict.fromkeys(row.bytes.why for row in report.requests if isinstance(row.bytes, Unknown))
     for why in whys:
         yield from wrapped(why, "  unknown: ", " " * 11)
-
-
-def _request(row: RequestRow) -> str:
-    if isinstance(row.prompt_tokens, int) and isinstance(row.output_tokens, int):
-        return f"{row.prompt_tokens:,} + {row.output_tokens:,}"
-    return f"{row.request_tokens:,}"
