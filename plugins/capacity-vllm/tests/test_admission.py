@@ -78,6 +78,11 @@ ENGINE = """
 1 full 32 + 3 win 32/512     | -     | sync  |  841 | 4096 | 1149 + 61   |   8 |   8
 1 full 64 + 2 win 64/128     | -     | async |  770 | 4096 | 2232 + 96   |  16 |  16
 1 win 32/128                 | -     | sync  |  661 | 2048 |  222 + 56   | 130 | 130
+1 full 32 + 5 win 32/512     | -     | async | 1542 | 8192 | 4096 + 512  |   1 |   1
+1 full 32 + 5 win 32/512     | -     | async | 1542 | 8192 | 2048 + 512  |   3 |   3
+1 full 32 + 5 win 32/512     | -     | async | 1542 | 8192 | 1024 + 512  |   7 |   7
+1 full 16 + 1 win 16/128     | -     | async | 1026 | 8192 | 4096 + 512  |   1 |   1
+1 full 16 + 1 win 16/128     | -     | async | 1026 | 8192 | 2048 + 512  |   3 |   3
 1 full 32 + 5 state 32       | align | async |  706 | 4096 |  187 + 1    |  43 |  43
 1 full 32 + 2 state 32       | align | async |  158 | 2048 |  252 + 2    |  12 |  12
 1 full 64 + 1 state 64       | align | async |  157 | 4096 |  212 + 27   |  25 |  25
@@ -158,6 +163,7 @@ def ran(line: str) -> Ran:
             groups=groups(said),
             states=STATES[mode],
             in_flight=int(batched) * (1 + lag),
+            step=int(batched),
             lag=lag,
         ),
         usable=int(blocks) - 1,
@@ -689,6 +695,7 @@ def plans(draw: st.DrawFn) -> Plan:
         groups=groups(draw(KINDS_OF_GROUPS)),
         states=draw(st.integers(1, 3)),
         in_flight=batched * (1 + lag),
+        step=batched,
         lag=lag,
     )
 
