@@ -153,8 +153,9 @@ def _fit(
     if fit is None or fit.tokens is None:
         return attrs.evolve(fit or Fit(), tokens=by_tokens)
     if isinstance(fit.tokens, Unknown) and fit.tokens.at_most is None:
-        # What tokens allow is a bound still.
-        high = by_tokens.interval[1]
+        # What tokens allow is a bound still, unless it is assumed.
+        assumed = isinstance(by_tokens, Known) and by_tokens.assuming
+        high = None if assumed else by_tokens.interval[1]
         return attrs.evolve(fit, tokens=attrs.evolve(fit.tokens, at_most=high))
     return fit
 

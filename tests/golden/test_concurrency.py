@@ -188,6 +188,74 @@ def test_without_the_configuration_it_is_two_bounds_around_it(tmp_path: Path) ->
     assert found(report, "plugin-failed") == []
 
 
+# --- what the log, the page and the configuration say of one another -------
+
+
+def test_a_plain_reading_says_what_no_line_tells(tmp_path: Path) -> None:
+    """A group of windows in all layers would print no other line."""
+    limit = the_row(report_on(tmp_path, plain(), request_tokens=(4608,)))["token_limit"]
+    assert limit["value"] == 1000 // 288
+    assert any("sliding window" in why for why in limit["assuming"])
+
+
+def test_with_its_configuration_it_assumes_nothing(tmp_path: Path) -> None:
+    """1,001 blocks of 16 tokens of 12 layers · 4 heads · 2 · 128 · 2 B are 0.37 GiB."""
+    model = {k: v for k, v in WINDOWED.items() if k not in ("sliding_window", "layer_types")}
+    path = write(tmp_path, "config.json", json.dumps(model | {"model_type": "llama"}))
+    lines = start(1001, 512, 8192, block_size=16, gib="0.37")
+    limit = the_row(report_on(tmp_path, lines, config=path, request_tokens=(4608,)))["token_limit"]
+    assert limit["value"] == 1000 // 288
+    assert "assuming" not in limit
+
+
+def test_a_configuration_that_no_figure_fits_is_named_and_not_used(tmp_path: Path) -> None:
+    """Half the layers would make twice the blocks of the budget."""
+    halved = WINDOWED | {"num_hidden_layers": 6, "layer_types": WINDOWED["layer_types"][:6]}
+    path = write(tmp_path, "config.json", json.dumps(halved))
+    request = (Request(3000, 2900),)
+    with_it = report_on(tmp_path, windowed(), config=path, request_tokens=request)
+    without = report_on(tmp_path, windowed(), request_tokens=request)
+    assert len(found(with_it, "layout-not-used")) == 1
+    assert the_row(with_it)["token_limit"] == the_row(without)["token_limit"]
+
+
+def test_a_page_with_other_blocks_than_the_log_is_named_and_not_used(tmp_path: Path) -> None:
+    lines = plain(700)
+    lines.insert(3, said("Overriding num_gpu_blocks=1200 with num_gpu_blocks_override=700"))
+    told = page(tmp_path, num_gpu_blocks="1400", block_size="16")
+    report = report_on(tmp_path, lines, metrics=told, request_tokens=(PAIR,))
+    assert len(found(report, "metrics-disagree")) == 1
+    assert the_row(report)["token_limit"]["value"] == 699 // 288
+
+
+def test_blocks_that_a_line_says_need_no_page(tmp_path: Path) -> None:
+    """Without the concurrency's many readings: 64 blocks of 32 tokens."""
+    lines = plain(64, block=32, length=1024)
+    lines.insert(-2, said("vllm cache_config_info with initialization after num_gpu_blocks is: 64"))
+    report = report_on(tmp_path, lines, request_tokens=(Request(600, 500),))
+    assert the_row(report)["token_limit"]["value"] == 63 // -(-599 // 32)
+
+
+def test_the_longest_requests_of_a_windows_model_are_at_least_what_is_reckoned(
+    tmp_path: Path,
+) -> None:
+    """With a draft the groups are not known: 4,096 / 773 = 5.30 requests as the engine reckons,
+    with a whole prefill in each window."""
+    path = write(tmp_path, "config.json", json.dumps(WINDOWED))
+    lines = [
+        line.replace(
+            "speculative_config=None",
+            "speculative_config=SpeculativeConfig(method='mtp', model='/m', num_spec_tokens=3)",
+        )
+        for line in windowed()
+    ]
+    report = report_on(tmp_path, lines, config=path, request_tokens=(LONGEST,))
+    limit = the_row(report)["token_limit"]
+    assert limit["value"] is None
+    assert (limit["at_least"], limit.get("at_most")) == (4096 // 773, None)
+    assert len(found(report, "layout-not-used")) == 1
+
+
 PADDED = (
     "Padding mamba page size by 82.86% to ensure that mamba page size and attention page size are "
     "exactly equal."
