@@ -98,6 +98,17 @@ class _Trouble:
         if finding not in self.findings:
             self.findings.append(finding)
 
+    def doubt(self, why: str) -> None:
+        """Say once that the configuration was not used for the concurrency."""
+        finding = Finding(
+            code="layout-not-used",
+            severity=Severity.WARNING,
+            message=f"the configuration does not tell how many requests fit: {why}",
+            evidence=("config0",),
+        )
+        if finding not in self.findings:
+            self.findings.append(finding)
+
     def all_rows(self) -> tuple[PluginRow, ...]:
         """Every plugin's row, the failed ones last and once."""
         names = {row.name for row in self.rows}
@@ -139,15 +150,7 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
         _device_name(ledger, measured),
         _device_total(facts, measured),
     )
-    disagreements = list(disagreement(ledger, layout))
-    doubts: list[str] = []
-    fits = concurrency(
-        ledger,
-        options.request_tokens,
-        None if disagreements else whole,
-        trouble.blame,
-        doubts.append,
-    )
+    fits = concurrency(ledger, options.request_tokens, whole, trouble.blame, trouble.doubt)
     return Report(
         schema=SCHEMA,
         tool=tool_version(),
@@ -175,8 +178,6 @@ def analyse(paths: Sequence[str], options: Options, plugins: Plugins) -> Report:
             *device_findings,
             *_clash_findings(clash, measured),
             *layout_findings,
-            *disagreements,
-            *_unused_findings(doubts),
             *_left_out_findings(logs.inputs, chosen.run),
             *trouble.findings,
         ),
@@ -297,7 +298,8 @@ def _device_total(facts: Sequence[RankFacts], readings: Sequence[DeviceReading])
 def _layout(
     config: ModelConfig | None, options: Options, ledger: Ledger, trouble: _Trouble
 ) -> tuple[LayoutRow | None, LayoutRow | None, list[Finding]]:
-    """What the configuration says of the largest stage, and of all layers on one rank."""
+    """What the configuration says of the largest stage, and of all layers on one rank, which is
+    not to be used where the log contradicts it."""
     if config is None:
         return None, None, []
     layouts, variant = named(trouble.plugins.kv_layouts, options.layout)
@@ -314,7 +316,10 @@ def _layout(
         printed=ledger.kv.bytes_per_full_token,
     )
     row, findings = of_rank()
+    apart = list(disagreement(ledger, row))
     stages = ledger.deployment.parallel.pipeline
+    if apart:
+        return row, None, [*findings, *apart]
     if isinstance(stages, Known) and stages.number == 1:
         return row, row, findings
     whole, _ = of_rank(stages=1)
@@ -359,18 +364,6 @@ def _left_out_findings(inputs: Sequence[InputRow], run: Run) -> list[Finding]:
             message=f"the report is about one deployment; not in it: {names}. See --run.",
             evidence=tuple(row.id for row in left),
         )
-    ]
-
-
-def _unused_findings(doubts: Iterable[str]) -> list[Finding]:
-    return [
-        Finding(
-            code="layout-not-used",
-            severity=Severity.WARNING,
-            message=f"the configuration does not tell how many requests fit: {why}",
-            evidence=("config0",),
-        )
-        for why in dict.fromkeys(doubts)
     ]
 
 

@@ -7,6 +7,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 import attrs
 
+from capacity_core.accounting.layouts import Blame
 from capacity_core.api.admission import Fit, Request
 from capacity_core.api.ledger import (
     Deployment,
@@ -24,15 +25,12 @@ _NO_WINDOWS = "no layer keeps a sliding window: with windows more fit than the e
 NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
 
 
-Blame = Callable[[str, str], None]
-
-
 def concurrency(
     ledger: Ledger,
     requests: Sequence[Request],
-    layout: LayoutRow | None = None,
-    blame: Blame = lambda item, why: None,
-    doubt: Callable[[str], None] = lambda why: None,
+    layout: LayoutRow | None,
+    blame: Blame,
+    doubt: Callable[[str], None],
 ) -> Concurrency:
     """A row for each kind of request, for the worker that takes least and for the deployment.
 

@@ -267,7 +267,11 @@ def make_ledger(
 
 def of_lengths(ledger: Ledger, lengths: Sequence[int]) -> Concurrency:
     """Requests of whole lengths, without a configuration."""
-    return concurrency(ledger, [Request(length) for length in lengths])
+    broken: list[str] = []
+    requests = [Request(length) for length in lengths]
+    told = concurrency(ledger, requests, None, lambda item, why: broken.append(why), broken.append)
+    assert not broken
+    return told
 
 
 def test_a_request_occupies_whole_pages() -> None:
