@@ -9,7 +9,7 @@ EDITABLE = -e . $(foreach plugin,$(PLUGINS),-e plugins/$(plugin))
 SOURCES = capacity_core $(foreach plugin,$(PLUGINS),plugins/$(plugin)/src)
 EXAMPLES = references/examples
 
-.PHONY: demo install test check format lint types imports references goldens bench drift clean
+.PHONY: demo install test lint check format references bench drift clean
 
 demo: install
 	$(BIN)/capacity analyze $(EXAMPLES)/sglang.log --smi $(EXAMPLES)/smi.txt --config $(EXAMPLES)/config.json
@@ -23,11 +23,14 @@ install: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.installed-dev
+# All but the tests.
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
+
+check: lint
 	$(BIN)/python -m pytest
 
 format: $(VENV)/.installed-dev
