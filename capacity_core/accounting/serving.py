@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from capacity_core.api.extractors import Extractor
 from capacity_core.api.kv_layouts import (
     LayerSplit,
@@ -60,14 +62,27 @@ def stored_type(asked: str, config: ModelConfig) -> tuple[str | None, bool]:
     if asked != "auto":
         return plain_type(asked), False
     quantization = config.get("quantization_config")
-    if isinstance(quantization, dict) and any(
-        said for name, said in quantization.items() if "kv_cache" in name
-    ):
-        return None, True
+    if isinstance(quantization, dict):
+        told = {name: said for name, said in quantization.items() if "kv_cache" in name and said}
+        if told:
+            return _stored_by(quantization, told), True
     own = config.get("dtype") or config.get("torch_dtype")
     name = None if own is None else plain_type(str(own))
     # Engines load checkpoints of 32 bits in 16, in a type that they choose.
     return (None if name == "fp32" else name), True
+
+
+def _stored_by(quantization: Mapping[str, object], told: Mapping[str, object]) -> str | None:
+    """The stored type of a quantized checkpoint, where both engines read it so: eight-bit floats of
+    modelopt (SGLang 0.5.23 srt/mem_cache/kv_cache_dtype.py:50, vLLM 0.33.0
+    vllm/utils/torch_utils.py:443)."""
+    if not str(quantization.get("quant_method")).startswith("modelopt"):
+        return None
+    scheme = told.get("kv_cache_scheme")
+    floats = (
+        isinstance(scheme, dict) and scheme.get("num_bits") == 8 and scheme.get("type") == "float"
+    )
+    return "fp8_e4m3" if floats or told.get("kv_cache_quant_algo") == "FP8" else None
 
 
 def placements_of(

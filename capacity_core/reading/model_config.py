@@ -37,7 +37,7 @@ def _flat(config: dict[str, object]) -> dict[str, object]:
         nested = config.get(key)
         if isinstance(nested, dict):
             inner = _flat(nested)
-            if inner.get("architectures") is None:  # the wrapper's say what is served
-                inner.pop("architectures", None)
+            if config.get("architectures") is not None:  # the wrapper's say what is served
+                inner["architectures"] = config["architectures"]
             return {**config, **inner}
     return config

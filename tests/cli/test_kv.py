@@ -565,9 +565,9 @@ BAD: dict[str, tuple[object, tuple[str, ...], tuple[str, ...]]] = {
     "a type that nobody knows": (LLAMA, ("--kv-dtype", "fp7"), ("fp7",)),
     # As llava-hf's: the class's defaults stand in no file.
     "fields left to defaults": (
-        {"model_type": "llava", "text_config": {"model_type": "llama"}},
+        {"model_type": "llava", "text_config": {"model_type": "internlm2"}},
         (),
-        ("llama", "names no layers", "defaults"),
+        ("internlm2", "names no layers", "defaults"),
     ),
     "a release before the model": (COMPRESSED, ("--framework", "sglang==0.5.11"), ("0.5.12",)),
 }

@@ -158,6 +158,23 @@ def test_auto_is_not_known_where_the_engine_may_choose_another_type(
 
 
 @pytest.mark.parametrize(
+    "told",
+    [
+        {"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}},
+        {"kv_cache_quant_algo": "FP8"},
+    ],
+    ids=["scheme", "algorithm"],
+)
+def test_auto_of_a_modelopt_checkpoint_is_what_it_says(
+    tmp_path: Path, told: dict[str, Any]
+) -> None:
+    """SGLang 0.5.23 srt/mem_cache/kv_cache_dtype.py, vLLM 0.33.0 vllm/utils/torch_utils.py:443."""
+    quantized = LLAMA | {"quantization_config": {"quant_method": "modelopt", **told}}
+    value = report_on(tmp_path, vllm_log(), quantized)["kv_pool"]["layout"]["bytes_per_token"]
+    assert value["value"] == 32 * 8 * (128 + 128)
+
+
+@pytest.mark.parametrize(
     ("dtype", "of_head"),
     [
         ("fp8_ds_mla", None),  # a latent's row, no head's

@@ -5,6 +5,7 @@ from __future__ import annotations
 from capacity_core.api import hookimpl
 from capacity_core.api.kv_layouts import KVLayout
 from capacity_kv_layouts.by_block import ByBlock
+from capacity_kv_layouts.class_defaults import OfClass
 from capacity_kv_layouts.encoder_decoder import CrossAttention, EncoderDecoder
 from capacity_kv_layouts.grouped_query import GroupedQuery
 from capacity_kv_layouts.hybrids import Hybrid
@@ -15,7 +16,7 @@ from capacity_kv_layouts.windows import Windows
 
 @hookimpl
 def capacity_kv_layouts() -> tuple[KVLayout, ...]:
-    return (
+    layouts = (
         ByBlock(),
         CrossAttention(),
         EncoderDecoder(),
@@ -25,3 +26,4 @@ def capacity_kv_layouts() -> tuple[KVLayout, ...]:
         SparseIndex(),
         Windows(),
     )
+    return tuple(OfClass(layout) for layout in layouts)

@@ -8,6 +8,7 @@ from capacity_core.api.kv_layouts import ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
+from capacity_kv_layouts.class_defaults import FILLED
 
 
 def given(config: ModelConfig, *names: str) -> bool:
@@ -60,6 +61,11 @@ def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
         )
     if number > _MOST:
         raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
+    filled = config.get(FILLED)
+    if isinstance(filled, frozenset) and name in filled:
+        default = known(number, COUNT, Origin.ASSUMED, name=name, evidence=("config0:model_type",))
+        kind = config.get("model_type")
+        return default.assume(f"{name} is {number}, as in transformers' class of {kind}")
     path = name if inside is None else f"{inside}.{name}"
     return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{path}",))
 

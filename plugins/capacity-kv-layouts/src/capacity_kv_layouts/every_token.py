@@ -29,13 +29,14 @@ _OTHER_CACHE = re.compile(
     # linear attention
     | ^linear_ | linear_att | lightning | delta_net | ^kda_ | ^full_att
     # compressed or indexed
-    | ^compress_ | ^index(er)?_ | ^(use_)?sparse_ | blocksparse | ^nsa_ | ^moba_
+    | kv_lora_dim | ^zaya | ^compress_
+    | ^index(er)?_ | ^(use_)?sparse_ | blocksparse | ^nsa_ | ^moba_
     # shared by layers
     | kv_shared | shared_kv | share_kv | kv_source | k_eq_v
     # keys of another sequence
     | (en|de)coder_layers$ | is_encoder_decoder | cross_att
     # heads that differ by layer, layers told apart by a rule, layers that run several times
-    | per_layer | block_config | mixer_type | ^global_ | ^num_global_
+    | per_layer | block_config | mixer_type | ^global_(?!view) | ^num_global_
     | pattern$ | every_n | layer_group | att(entio)?n_(layer_|block_|type)
     | ^(loop_num|num_loops)$
     """,

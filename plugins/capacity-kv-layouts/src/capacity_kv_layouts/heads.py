@@ -23,7 +23,7 @@ KV_HEADS = (  # the engines' order: Falcon, ChatGLM, Step-3 have names of their 
     "num_attention_groups",
 )
 _HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
-_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 # Their classes take the query heads where the file has no KV heads (transformers 5.24.0).
 _AS_MANY = (
     "gpt2",
@@ -40,7 +40,16 @@ _AS_MANY = (
     "internlm",
     "qwen",
     "olmo",
+    "olmo3",
     "cohere",
+    "cohere2",
+    "granite",
+    "granitemoe",
+    "nemotron",
+    "apertus",
+    "flex_olmo",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
 )
 _ONE_DIM = ("nvfp4", "fp4_mx_block16")
 
@@ -131,6 +140,9 @@ def kv_heads_of(config: ModelConfig) -> Known:
     nested = config.get("attn_config")  # DBRX, MPT
     if isinstance(nested, dict) and nested.get("kv_n_heads") is not None:
         return count(nested, "kv_n_heads", inside="attn_config")
+    phi = config.get("model_type") == "phi"  # whose files have a null for it
+    if phi and not given(config, *KV_HEADS):
+        return count(config, *QUERY_HEADS)
     if not any(name in config for name in KV_HEADS):
         if config.get("model_type") in _AS_MANY:
             return count(config, *QUERY_HEADS)

@@ -58,7 +58,9 @@ class SparseIndex:
         heads, kv_heads = query_heads(config, serving.placement), kv_heads_of(config)
         counted = layer_count(config, *LAYERS)
         layers = whole(counted)
-        main = kv_cache("keys and values", kv_heads, head_dims(config, heads), serving)
+        main = kv_cache(
+            "keys and values", kv_heads, head_dims(config, heads), _whole_bytes(serving)
+        )
         sparse = _flags(told, "sparse_attention_freq", layers)
         framework = one_framework(serving, "the index of sparse layers")
         no_value = [True] * layers  # vLLM keeps keys alone
@@ -82,6 +84,14 @@ class SparseIndex:
             "sparse_index_dim * 2 B",
             source=SOURCE,
         )
+
+
+def _whole_bytes(serving: Serving) -> Serving:
+    """SGLang counts no scales here, and a byte for each element of these types
+    (pool_configurator.py:476)."""
+    if serving.framework == "sglang" and serving.dtype in ("mxfp8", "nvfp4"):
+        return attrs.evolve(serving, dtype="fp8_e4m3")
+    return serving
 
 
 def _index(dim: Known, keys_alone: bool) -> Cache:

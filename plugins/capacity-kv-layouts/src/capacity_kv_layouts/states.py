@@ -51,6 +51,8 @@ def state_types(config: ModelConfig, serving: Serving, *, fields: Mapping[str, s
     field = fields.get(framework)
     said = serving.state_dtype or (None if field is None else config.get(field))
     own = _bytes_of(config.get("dtype") or config.get("torch_dtype"))
+    if own == 4:  # checkpoints of 32 bits are loaded in 16 (vLLM 0.33.0 vllm/config/model.py:2441)
+        own = 2
     conv, default = (2, 4) if framework == "sglang" else (own, own)
     return StateTypes(conv=conv, recurrent=default if said is None else _bytes_of(said))
 

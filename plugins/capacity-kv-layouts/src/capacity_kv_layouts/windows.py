@@ -39,6 +39,10 @@ SOURCE = (
 # SGLang 0.5.23 srt/configs/model_config.py:2651; by their architecture, and where a file names none
 # by their model type.
 _WINDOW_POOLS = (
+    "BeamForCausalLM",
+    "DiffusionGemmaForBlockDiffusion",
+    "EmbeddingGemma2Model",
+    "MuseSparkForConditionalGeneration",  # by its class's `is_hybrid_swa`
     "Llama4ForConditionalGeneration",
     "GptOssForCausalLM",
     "GraniteSWAForCausalLM",
@@ -76,12 +80,22 @@ _EVERY = {
     "olmo3": 4,
     "exaone4": 4,
 }
+# Their classes have patterns of their own.
+_LISTED_ALONE = (
+    "cwm",
+    "granite_swa",
+    "granitemoe_swa",
+    "kolibri1",
+    "mellum",
+    "muse_glimmer",
+)
 # Their code sees the token at the window's edge, too (vllm/model_executor/models/commandr.py:243).
 _ONE_MORE = ("cohere2", "cohere2_moe", "cohere2_vision")
 _FROM_LAYER = ("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_vl_text")
 _EVERY_NTH = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 _BY_LAYER = ("layer_types", "hybrid_layer_pattern", "no_rope_layers", *_EVERY_NTH)
 _FIELDS = (
+    "num_attention_heads_per_layer",  # of queries
     "global_attn_every_n_layers",
     "sliding_window",
     "sliding_window_pattern",
@@ -137,7 +151,7 @@ class Windows:
         heads = query_heads(config, serving.placement)
         counted = layer_count(config, *LAYERS)
         layers = whole(counted)
-        kinds = layer_kinds(config, layers)
+        kinds = layer_kinds(config, layers, framework)
         pooled = framework != "sglang" or _has_window_pool(config)
         if not pooled:
             kinds = [Keeps.ALL] * layers
@@ -174,14 +188,20 @@ def _share(serving: Serving) -> Fraction:
     return _WINDOW_SHARE if serving.window_share is None else Fraction(serving.window_share)
 
 
-def layer_kinds(config: ModelConfig, layers: int) -> list[Keeps]:
+def layer_kinds(config: ModelConfig, layers: int, framework: str) -> list[Keeps]:
     """For each layer, whether it keeps all tokens, a window or a chunk.
 
     Raises LayoutError when a list is shorter than the layers or holds another word.
     """
     kind = config.get("model_type")
+    if kind in _LISTED_ALONE and config.get("layer_types") is None:
+        raise LayoutError(f"the configuration has no layer_types, which {kind} needs")
+    if kind == "smollm3" and config.get("layer_types") is None:
+        raise LayoutError("the configuration has no layer_types; no_rope_layers would tell them")
     if str(kind).startswith("llama4"):
-        local = config.get("no_rope_layers") or [(i + 1) % 4 for i in range(layers)]
+        local: object = [(i + 1) % 4 for i in range(layers)]
+        if framework != "sglang":  # which has that pattern alone (srt/configs/model_config.py:2705)
+            local = config.get("no_rope_layers") or local
         return [
             Keeps.CHUNK if each else Keeps.ALL for each in _listed("no_rope_layers", local, layers)
         ]
@@ -193,7 +213,7 @@ def layer_kinds(config: ModelConfig, layers: int) -> list[Keeps]:
     if types is not None:
         return [_word(each) for each in _listed("layer_types", types, layers)]
     if kind in _FROM_LAYER:
-        return _from_layer(config, layers)
+        return _from_layer(config, layers, framework)
     every = next((config[name] for name in _EVERY_NTH if config.get(name)), None)
     if isinstance(every, str):  # Exaone-4: LLLG
         return [Keeps.ALL if every[i % len(every)] == "G" else Keeps.WINDOW for i in range(layers)]
@@ -209,9 +229,12 @@ def layer_kinds(config: ModelConfig, layers: int) -> list[Keeps]:
     return kinds
 
 
-def _from_layer(config: ModelConfig, layers: int) -> list[Keeps]:
+def _from_layer(config: ModelConfig, layers: int, framework: str) -> list[Keeps]:
     """Qwen2, Qwen3: windows from `max_window_layers` on (transformers 5.24.0
-    configuration_qwen2.py:87); vLLM refuses a mix (vllm/model_executor/models/qwen2.py:351)."""
+    configuration_qwen2.py:87); vLLM refuses a mix (vllm/model_executor/models/qwen2.py:351), SGLang
+    keeps all of every layer."""
+    if framework == "sglang":
+        return [Keeps.ALL] * layers
     first = config.get("max_window_layers")
     if not isinstance(first, int) or isinstance(first, bool):
         raise LayoutError("the configuration has no max_window_layers")
