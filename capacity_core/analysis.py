@@ -250,7 +250,7 @@ def _with_metrics(
         trouble.findings.append(
             Finding(
                 code="metrics-say-nothing",
-                severity=Severity.WARNING,
+                severity=Severity.INFO,
                 message=f"{path}: adds nothing to what the log says of {ledger.title}'s KV cache",
                 evidence=("metrics0",),
             )

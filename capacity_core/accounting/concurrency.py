@@ -153,7 +153,7 @@ def _fit(
     if isinstance(fit.tokens, Unknown) and fit.tokens.at_most is None:
         # What tokens allow is a bound still, unless it is assumed.
         assumed = isinstance(by_tokens, Known) and by_tokens.assuming
-        high = None if assumed else by_tokens.interval[1]
+        high = None if assumed or ledger.kv.assumes else by_tokens.interval[1]
         return attrs.evolve(fit, tokens=attrs.evolve(fit.tokens, at_most=high))
     return fit
 
@@ -171,7 +171,8 @@ def _token_limit(ledger: Ledger, worker: WorkerFacts, length: int) -> Value:
     context = ledger.deployment.context_length
     longest = isinstance(context, Known) and context.number == length
     if kv.token_use is TokenUse.ANY_LENGTH:
-        return _for_any_page(worker, kv, ledger.deployment.page_size, length)
+        fits = _for_any_page(worker, kv, ledger.deployment.page_size, length)
+        return fits.assume(*kv.assumes)
     if kv.token_use is TokenUse.LONGEST_ONLY and longest:
         reckoned = _whole(_longest(worker, kv, length))
         return reckoned if kv.share_bounds else reckoned.assume(_NO_WINDOWS)

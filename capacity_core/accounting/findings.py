@@ -104,20 +104,25 @@ def _costs(ledger: Ledger, layout: LayoutRow) -> Iterator[tuple[str, Value, Valu
     """What is compared: each figure's name, as the log shows it and as the configuration says."""
     kv = ledger.kv
     plain = all(term.keeps is Keeps.ALL for term in layout.terms)
-    staged = ledger.deployment.parallel.pipeline
-    token = kv.bytes_per_token
+    stages = ledger.deployment.parallel.pipeline
+    one_stage = isinstance(stages, Known) and stages.number == 1
+    token, theory = kv.bytes_per_token, layout.bytes_per_token
+    if layout.terms and all(term.keeps is Keeps.WINDOW for term in layout.terms):
+        theory = layout.window_bytes_per_token  # the pool is of windows alone
+        plain = True
     if isinstance(token, Known) and token.assuming and not plain:
         token = Unknown(why="it assumes that every layer keeps every token")
-    if isinstance(token, Unknown) and plain and isinstance(staged, Known) and staged.number == 1:
+    if isinstance(token, Unknown) and plain and one_stage:
         token = kv.if_plain
+    kinds = kv.kinds if one_stage else {}  # of a rank, which may be another stage's
     if isinstance(token, Unknown):
-        token = kv.kinds.get(Keeps.ALL, token)
-    yield "a token costs", token, layout.bytes_per_token
-    if Keeps.WINDOW in kv.kinds:
-        windows = kv.kinds[Keeps.WINDOW]
+        token = kinds.get(Keeps.ALL, token)
+    yield "a token costs", token, theory
+    if Keeps.WINDOW in kinds:
+        windows = kinds[Keeps.WINDOW]
         yield "a token of a window costs", windows, layout.window_bytes_per_token
-    if Keeps.STATE in kv.kinds:
-        states = kv.kinds[Keeps.STATE]
+    if Keeps.STATE in kinds:
+        states = kinds[Keeps.STATE]
         yield _STATES, states, layout.fixed_bytes_per_request
     yield _DIVISOR, kv.bytes_per_full_token, layout.pool_bytes_per_token
 

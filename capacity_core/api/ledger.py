@@ -257,7 +257,8 @@ class KvFacts:
     shorter request rests: one when it is printed, none when nothing limits it. `share_bounds` says
     whether a shorter request surely costs its share of the longest one's. `unusable` is what the
     pool counts but no request can have (tokens). `window_share` is the tokens of a window's pool
-    over those of the full one, where it was asked for.
+    over those of the full one, where it was asked for. `assumes` is what the use of the tokens
+    rests on.
 
     `if_plain` is what a token costs if every layer keeps every token, where the log does not say
     that. `kinds` are the costs of kinds of caches that have pools of their own: B/token, of states
@@ -274,6 +275,7 @@ class KvFacts:
     sizing_mode: Value = _UNSAID
     window_share: Value = _UNSAID_RATIO
     dtype: Value = _UNSAID
+    assumes: tuple[str, ...] = ()
     if_plain: Value = _UNSAID
     kinds: Mapping[Keeps, Value] = attrs.field(factory=dict)
 

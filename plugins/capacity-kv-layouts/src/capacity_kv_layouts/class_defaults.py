@@ -96,7 +96,10 @@ _SIZES = {
 
 
 def _by_type() -> Mapping[str, Mapping[str, object]]:
-    found: dict[str, dict[str, object]] = {"falcon": {"multi_query": True}}
+    found: dict[str, dict[str, object]] = {
+        "falcon": {"multi_query": True},
+        "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4},
+    }
     for dim, types in _HEAD_DIM.items():
         for kind in types:
             found.setdefault(kind, {})["head_dim"] = dim

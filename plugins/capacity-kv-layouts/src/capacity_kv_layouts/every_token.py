@@ -43,6 +43,8 @@ _OTHER_CACHE = re.compile(
     re.VERBOSE,
 )
 
+_OTHERWISE = ("zaya",)  # by its class, whatever the file says
+
 # Every first layer is every layer. (Neither engine shares layers for `use_cla`: Hunyuan.)
 _OFF_AT_ONE = ("full_attn_mod", "global_attn_every_n", "global_attn_every_n_layers")
 
@@ -51,6 +53,8 @@ _LAYERS = re.compile(r"layer|block")
 
 def keeps_every_token(config: ModelConfig) -> bool:
     """Whether no field that is switched on says that a layer drops, shares or compresses tokens."""
+    if config.get("model_type") in _OTHERWISE:
+        return False
     return not any(_tells_otherwise(name, field, config) for name, field in config.items())
 
 

@@ -26,6 +26,7 @@ _HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 # Their classes take the query heads where the file has no KV heads (transformers 5.24.0).
 _AS_MANY = (
+    "falcon",
     "gpt2",
     "gptj",
     "gpt_neox",

@@ -9,6 +9,7 @@ from decimal import ROUND_CEILING, Decimal
 import attrs
 
 from capacity_core.api.admission import Fit, Request
+from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.ledger import WorkerFacts
 from capacity_core.api.report import LayoutRow
 from capacity_core.units import REQUESTS
@@ -49,14 +50,14 @@ class VllmAdmission:
         if not ways:
             fit = self._reckoned(worker, request, given)
             return fit if fit is None else attrs.evolve(fit, layout_unused=unused)
-        if layout is None:
-            assumed += self.printed.unproven
+        unproven = self.printed.unproven if layout is None and _plain(ways) else ()
+        assumed += unproven
         lowest, highest, admitted = self._bounds(ways, request)
         evidence = self._evidence(worker, layout)
         how = self._how(ways, request)
         why = self._open(ways, request)
-        if layout is None and self.printed.unproven:
-            why = f"{why}; all of it if {self.printed.unproven[0]}"
+        if unproven:
+            why = f"{why}; all of it if {unproven[0]}"
         tokens = _between(lowest, highest, how, evidence, why)
         return Fit(
             tokens=tokens.assume(*assumed),
@@ -175,6 +176,11 @@ def _reserved(proposed: int) -> int:
     """Slots beyond a request's tokens, at most: its drafts, as many again to look ahead, one more
     with dflash (0.33.0 vllm/config/vllm.py:626), and a step that runs ahead."""
     return 3 * proposed + 1
+
+
+def _plain(ways: Sequence[Way]) -> bool:
+    """Whether all ways take every layer to keep every token."""
+    return all(group.keeps is Keeps.ALL for plan, _ in ways for group in plan.groups)
 
 
 def _splits(request: Request) -> list[tuple[int, int]]:

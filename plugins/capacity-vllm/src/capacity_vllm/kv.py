@@ -166,6 +166,7 @@ class KvReading:
             sizing_mode=Unknown(why="not a setting of vLLM"),
             dtype=kv_dtype(self._run),
             if_plain=self._size_over_tokens(),
+            assumes=self._unproven(),
         )
 
     def admission(self, deployment: Deployment) -> VllmAdmission | None:
@@ -193,6 +194,7 @@ class KvReading:
             drafts=self._drafts(deployment),
             unproven=self._unproven(),
             blocks=self._blocks_said(),
+            staged=self._staged(),
         )
         return VllmAdmission(
             printed=printed,
@@ -306,6 +308,9 @@ class KvReading:
         fitting = set(_BLOCK_SIZES) if sizes else set()
         for size in sizes:
             fitting &= set(_blocks_that_fit(size))
+        printed = block_size_of(self._run, self._settings)
+        if isinstance(printed, Known):
+            fitting &= {int(printed.number)}
         return sorted(fitting)
 
     def _possible_blocks(self) -> tuple[int, ...]:
@@ -376,13 +381,13 @@ class KvReading:
         tokens = least(said).named("tokens")
         per_token = least(budgets).named("kv_budget").to(BYTES) / tokens
         if isinstance(per_token, Known) and isinstance(tokens, Known):
-            whole = tokens.number
             largest = self._blocks[-1] if self._blocks else _BLOCK_SIZES[-1]
-            if self._derived_tokens() is not False:  # they are whole requests' shares of blocks
+            share = largest / tokens.number  # the last block of the budget
+            if self._derived_tokens() is not False:  # and the last one of the longest request
                 lengths = [s.reported.request_tokens for s in self.sizes_of if s.reported]
                 largest = max(self._possible_blocks(), default=_BLOCK_SIZES[-1])
-                whole = Decimal(min(lengths, default=largest))
-            slack = per_token.number * largest / whole
+                share = largest / tokens.number + Decimal(largest) / min(lengths, default=largest)
+            slack = per_token.number * share
             per_token = attrs.evolve(per_token, error=per_token.error + slack)
         return per_token
 
@@ -424,20 +429,21 @@ _MOST_GROUPS = 12
 
 
 def _fits_windows(size: Size) -> bool:
-    """Whether several groups of which all but one keep windows, with a whole prompt in flight, give
-    the printed figures as well: ceil(length / block) blocks in one, and one more in others."""
+    """Whether groups of which some or all keep windows, with a whole prompt in flight, give the
+    printed figures as well: ceil(length / block) blocks in each, and one more in those."""
     said = size.reported
     if said is None or not isinstance(said.value, Known) or not isinstance(size.tokens, Known):
         return False
     tokens, printed = int(size.tokens.number), said.value
     for block in (block for block in _BLOCK_SIZES if tokens % block == 0):
         longest = -(-said.request_tokens // block)
-        for groups in range(2, _MOST_GROUPS + 1):
-            reckoned = groups * longest + groups - 1
+        for groups in range(1, _MOST_GROUPS + 1):
             fewest = groups * (tokens // block)
-            low, high = (Decimal(n) / reckoned for n in (fewest, fewest + groups - 1))
-            if low <= printed.number + printed.error and high >= printed.number - printed.error:
-                return True
+            for windows in range(1, groups + 1):
+                reckoned = groups * longest + windows
+                low, high = (Decimal(n) / reckoned for n in (fewest, fewest + groups - 1))
+                if low <= printed.number + printed.error and high >= printed.number - printed.error:
+                    return True
     return False
 
 

@@ -8,7 +8,7 @@ printed is tried; those that do not give the printed figures fall away.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 
 import attrs
@@ -26,6 +26,7 @@ _STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a pr
 _MOST_CAPS = 256
 _MOST_BLOCKS = 4096
 _MOST_GROUPS = 64
+_MOST_WAYS = 1024
 """How many ways to fill in a window's blocks, and a pool's, are tried: one in a few gives what is
 printed."""
 
@@ -44,7 +45,7 @@ class Printed:
     were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
     step, None where it is off; its layers are in no configuration here. `unproven` is what taking
     the model for plain rests on. `blocks` are those of each worker, where a line or a metrics page
-    says them.
+    says them. A worker's budget is that of one stage where the model is `staged`.
     """
 
     length: int | None
@@ -60,15 +61,20 @@ class Printed:
     derived: bool | None
     drafts: Value | None = None
     unproven: tuple[str, ...] = ()
+    staged: bool = False
     blocks: Mapping[int, Known] = attrs.field(factory=dict)
 
     def ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
-        return [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
+        """Every way that gives what is printed; where there are very many, two of each plan that
+        lie outside all of its own."""
+        found = [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
+        return found if len(found) <= _MOST_WAYS else _outermost(found)
 
     def _plans(self, layout: LayoutRow | None) -> Iterator[Plan]:
         """Every way in which groups, states and windows may lie."""
         for block in self._sizes():
-            for plan in self._grouped(layout, block):
+            for grouped in self._grouped(layout, block):
+                plan = attrs.evolve(grouped, block_bytes=None) if self.staged else grouped
                 if self.drafts is None:
                     yield from self._with_states(plan)
                 elif all(group.keeps is Keeps.ALL for group in plan.groups):
@@ -189,8 +195,11 @@ class Printed:
         low, high = said.value.interval
         if low is None or high is None or low <= 0:
             return
-        first = int(number / high)
-        for reckoned in range(max(first, 1), int(number / low) + 2):
+        first, last = max(int(number / high), 1), int(number / low) + 1
+        if last - first > _MOST_BLOCKS:
+            yield plan, number
+            return
+        for reckoned in range(first, last + 1):
             share, left = divmod(reckoned - rest, windows)
             if left == 0 and share > 1 and self._agrees(number, reckoned, plan, worker):
                 yield attrs.evolve(plan, cap=share), number
@@ -254,6 +263,24 @@ class Printed:
         if self.derived is None:
             return by_product or by_blocks
         return by_product if self.derived else by_blocks
+
+
+def _outermost(ways: Iterable[Way]) -> list[Way]:
+    """For each plan the fewest blocks with the most that a window reckons, and the most with the
+    least: more blocks never fit fewer, a larger reckoning never more."""
+    by_plan: dict[Plan, list[Way]] = {}
+    for plan, number in ways:
+        by_plan.setdefault(attrs.evolve(plan, cap=None), []).append((plan, number))
+    found = []
+    for same in by_plan.values():
+        caps = [plan.cap for plan, _ in same if plan.cap is not None]
+        numbers = [number for _, number in same]
+        plan = same[0][0]
+        found += [
+            (attrs.evolve(plan, cap=max(caps, default=None)), min(numbers)),
+            (attrs.evolve(plan, cap=min(caps, default=None)), max(numbers)),
+        ]
+    return found
 
 
 def _of_budget(plan: Plan, worker: WorkerFacts) -> tuple[int, int | None]:
