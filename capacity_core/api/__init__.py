@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capacity_core.api.arguments import Arguments
 from capacity_core.api.hookspecs import hookimpl
-from capacity_core.api.matchers import COUNT, NUMBER, Matcher, Sample
+from capacity_core.api.matchers import INTEGER, NUMBER, Matcher, Sample
 from capacity_core.api.prefixes import Prefix, Speaker
 
-__all__ = ["COUNT", "NUMBER", "Arguments", "Matcher", "Prefix", "Sample", "Speaker", "hookimpl"]
+__all__ = ["INTEGER", "NUMBER", "Arguments", "Matcher", "Prefix", "Sample", "Speaker", "hookimpl"]

@@ -19,7 +19,7 @@ from capacity_core.units import GB, GIB, KIB, MIB, RATIO, Gb, Gib, Kib, Mib, Uni
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 """A printed number: thousands commas, decimals and a sign are optional."""
 
-COUNT = r"\d[\d,]*"
+INTEGER = r"\d[\d,]*"
 """A printed whole number, with or without thousands commas."""
 
 LOOK_BEHIND = 256
@@ -233,7 +233,7 @@ def printed_fields(event: Any) -> Mapping[str, str]:
 
 
 __all__ = [
-    "COUNT",
+    "INTEGER",
     "LOOK_BEHIND",
     "NUMBER",
     "RATIO",

@@ -125,10 +125,12 @@ def write_result(result: str, output: str | None) -> None:
             file.write(result)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, output)
+        temporary = None
     except OSError as error:
-        if temporary is not None:
-            os.unlink(temporary)
         raise UnusableInput(f"{output}: cannot be written: {error.strerror}.") from None
+    finally:
+        if temporary is not None:  # not replaced: failed, or interrupted
+            os.unlink(temporary)
 
 
 def _print(result: str) -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import attrs
 
-from capacity_core.api import COUNT, NUMBER, Matcher, Sample
+from capacity_core.api import INTEGER, NUMBER, Matcher, Sample
 from capacity_core.units import BytesPerToken, Gib, Requests, Slots, Tokens
 
 
@@ -101,8 +101,8 @@ COMPRESSED_POOLS = Matcher(
     name="sglang.compressed_pools",
     anchor="DSV4 pool sizes:",
     pattern=(
-        rf"DSV4 pool sizes: full=(?P<full>{COUNT}), swa=(?P<swa>{COUNT}), c4=(?P<c4>{COUNT}), "
-        rf"c128=(?P<c128>{COUNT})"
+        rf"DSV4 pool sizes: full=(?P<full>{INTEGER}), swa=(?P<swa>{INTEGER}), "
+        rf"c4=(?P<c4>{INTEGER}), c128=(?P<c128>{INTEGER})"
     ),
     event=CompressedPools,
     means="Slots of the compressed pools; the last such line of a rank holds.",

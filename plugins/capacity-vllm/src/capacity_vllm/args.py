@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from capacity_core.api import COUNT, Arguments, Matcher, Sample
+from capacity_core.api import INTEGER, Arguments, Matcher, Sample
 from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Sighting
 from capacity_core.units import RATIO, Tokens, Unit
@@ -193,7 +193,7 @@ ENGINE_CONFIG_OLDEST = Matcher(
 MODEL_LENGTH = Matcher(
     name="vllm.model_length",
     anchor="Using max model len ",
-    pattern=rf"Using max model len (?P<length>{COUNT})",
+    pattern=rf"Using max model len (?P<length>{INTEGER})",
     event=ModelLength,
     means="The resolved max_model_len of one model configuration, target or draft.",
     seen_in="0.9.2 … 0.33.0",
@@ -203,7 +203,7 @@ MODEL_LENGTH = Matcher(
 CHUNKED_PREFILL = Matcher(
     name="vllm.chunked_prefill",
     anchor="Chunked prefill is enabled with max_num_batched_tokens=",
-    pattern=rf"Chunked prefill is enabled with max_num_batched_tokens=(?P<batched>{COUNT})",
+    pattern=rf"Chunked prefill is enabled with max_num_batched_tokens=(?P<batched>{INTEGER})",
     event=ChunkedPrefill,
     means="The token budget of one step.",
     seen_in="0.5.3.post1 … 0.33.0",

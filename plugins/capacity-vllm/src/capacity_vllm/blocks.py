@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.api import COUNT, Matcher, Sample
-from capacity_core.units import Count as CountOf
-from capacity_core.units import Tokens
+from capacity_core.api import INTEGER, Matcher, Sample
+from capacity_core.units import Count, Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -14,16 +13,16 @@ class GpuBlocks:
     """Blocks on every device and in host memory, in releases that print no tokens: the minimum over
     workers, printed once (by the first V1 engines once for each worker)."""
 
-    blocks: CountOf
-    host_blocks: CountOf | None = None
+    blocks: Count
+    host_blocks: Count | None = None
 
 
 @attrs.frozen(kw_only=True)
 class BlocksOverridden:
     """The profiled number of blocks was replaced by an argument."""
 
-    profiled: CountOf
-    used: CountOf
+    profiled: Count
+    used: Count
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +56,7 @@ class BlockSize:
 class BlockCount:
     """How many blocks a worker's cache has, printed after initialisation."""
 
-    blocks: CountOf
+    blocks: Count
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +109,7 @@ BLOCKS_OVERRIDDEN = Matcher(
 HYBRID_BLOCK = Matcher(
     name="vllm.hybrid_block",
     anchor="Setting attention block size to ",
-    pattern=rf"Setting attention block size to (?P<block>{COUNT}) tokens"
+    pattern=rf"Setting attention block size to (?P<block>{INTEGER}) tokens"
     r"(?: to ensure that attention page size is >= (?P<states>mamba page size))?",
     event=HybridSign,
     means="The model mixes attention with state-space layers.",
@@ -143,7 +142,7 @@ HYBRID_PADDING = Matcher(
 BLOCK_SIZE_SET = Matcher(
     name="vllm.block_size_set",
     anchor="Setting kv cache block size to ",
-    pattern=rf"Setting kv cache block size to (?P<block>{COUNT}) for ",
+    pattern=rf"Setting kv cache block size to (?P<block>{INTEGER}) for ",
     event=BlockSize,
     means="The block size that the attention back-end wants.",
     seen_in="0.18.0 … 0.33.0",
@@ -158,7 +157,7 @@ BLOCK_SIZE_SET = Matcher(
 BLOCK_SIZE_FORCED = Matcher(
     name="vllm.block_size_forced",
     anchor="Forcing kv cache block size to ",
-    pattern=rf"Forcing kv cache block size to (?P<block>{COUNT}) for ",
+    pattern=rf"Forcing kv cache block size to (?P<block>{INTEGER}) for ",
     event=BlockSize,
     means="The same in older words.",
     seen_in="0.8.0 … 0.17.1",
@@ -185,7 +184,7 @@ BLOCK_COUNT = Matcher(
 BLOCK_SIZE_REQUIRED = Matcher(
     name="vllm.block_size_required",
     anchor="backend requires block_size=",
-    pattern=rf"backend requires block_size=(?P<block>{COUNT}), overriding",
+    pattern=rf"backend requires block_size=(?P<block>{INTEGER}), overriding",
     event=BlockSize,
     means="A back-end replaced the block size that was asked for.",
     samples=(

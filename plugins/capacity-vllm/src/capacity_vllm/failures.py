@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from capacity_core.api import COUNT, NUMBER, Matcher, Sample
+from capacity_core.api import INTEGER, NUMBER, Matcher, Sample
 from capacity_core.units import Count, Exact, ExactRatio, Gib, Requests, Tokens
 
 
@@ -112,10 +112,10 @@ CONTEXT_EXCEEDS_POOL = Matcher(
     anchor="To serve at least one request with the model",
     pattern=(
         r"To serve at least one request with the model\S{0,3} max seq len "
-        rf"\((?P<length>{COUNT})\)"
+        rf"\((?P<length>{INTEGER})\)"
         rf"(?:, \(?(?P<needed>{NUMBER}) Gi?B KV cache is needed, which is larger than "
         rf"the available KV cache memory \((?P<available>{NUMBER}) Gi?B\)"
-        rf"(?:[^\n]{{0,60}}?the estimated maximum model length is (?P<fits>{COUNT}))?)?"
+        rf"(?:[^\n]{{0,60}}?the estimated maximum model length is (?P<fits>{INTEGER}))?)?"
     ),
     event=ContextExceedsPool,
     means="A request of max_model_len needs more KV memory than there is; the engine says what "
@@ -246,8 +246,8 @@ CONTEXT_EXCEEDS_BLOCKS = Matcher(
     name="vllm.context_exceeds_blocks",
     anchor="is larger than the maximum number of tokens that can be stored in KV cache",
     pattern=(
-        rf"max seq len \((?P<length>{COUNT})\) is larger than the maximum number of tokens "
-        rf"that can be stored in KV cache \((?P<held>{COUNT})\)"
+        rf"max seq len \((?P<length>{INTEGER})\) is larger than the maximum number of tokens "
+        rf"that can be stored in KV cache \((?P<held>{INTEGER})\)"
     ),
     event=ContextExceedsPool,
     means="The former engine: max_model_len is more than all blocks hold.",

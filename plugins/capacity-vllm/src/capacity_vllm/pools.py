@@ -7,9 +7,8 @@ from decimal import Decimal
 
 import attrs
 
-from capacity_core.api import COUNT, NUMBER, Matcher, Sample
-from capacity_core.units import Count as CountOf
-from capacity_core.units import Gib, Ratio, Tokens
+from capacity_core.api import INTEGER, NUMBER, Matcher, Sample
+from capacity_core.units import Count, Gib, Ratio, Tokens
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +44,7 @@ class MaxConcurrency:
 class ContextParallel:
     """Tokens are multiplied by this number of context-parallel ranks."""
 
-    factor: CountOf
+    factor: Count
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +109,7 @@ KV_BUDGET = Matcher(
 KV_SIZE = Matcher(
     name="vllm.kv_size",
     anchor=" KV cache size: ",
-    pattern=rf"\bGPU KV cache size: (?P<tokens>{COUNT}) tokens(?!,)",
+    pattern=rf"\bGPU KV cache size: (?P<tokens>{INTEGER}) tokens(?!,)",
     event=KvSize,
     means="Tokens of the KV cache; up to 0.11.0 once for each worker, before the minimum was "
     "taken.",
@@ -122,8 +121,8 @@ KV_SIZE_ONE_LINE = Matcher(
     name="vllm.kv_size_one_line",
     anchor=" KV cache size: ",
     pattern=(
-        rf"(?<!\w)\w{{1,20}}(?: \+ host)? KV cache size: (?P<tokens>{COUNT}) tokens,"
-        rf"(?: Maximum concurrency for (?P<request_tokens>{COUNT}) tokens per request: "
+        rf"(?<!\w)\w{{1,20}}(?: \+ host)? KV cache size: (?P<tokens>{INTEGER}) tokens,"
+        rf"(?: Maximum concurrency for (?P<request_tokens>{INTEGER}) tokens per request: "
         rf"(?P<concurrency>{NUMBER})x)?"
     ),
     event=KvSize,
@@ -148,7 +147,7 @@ MAX_CONCURRENCY = Matcher(
     name="vllm.max_concurrency",
     anchor="Maximum concurrency for ",
     pattern=(
-        rf"(?<!tokens, )Maximum concurrency for (?P<request_tokens>{COUNT}) tokens per request: "
+        rf"(?<!tokens, )Maximum concurrency for (?P<request_tokens>{INTEGER}) tokens per request: "
         rf"(?P<concurrency>{NUMBER})x"
     ),
     event=MaxConcurrency,
