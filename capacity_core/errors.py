@@ -1,8 +1,13 @@
-"""Every exception a user can cause, each with the exit code the command line ends with."""
+"""Every exception a user can cause, each with the exit code the command line ends with; and who is
+told of a failure that ends nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+
+OnFailure = Callable[[str, str], None]
+"""Takes the name of a plugin's item that failed (a matcher, a layout, a framework), and why."""
 
 
 class ExitCode(IntEnum):

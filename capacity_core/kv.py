@@ -8,15 +8,15 @@ import attrs
 from capacity_core.accounting.layout_rows import largest, request_bytes
 from capacity_core.accounting.layouts import claim, layout_rows, named, nobody_knows
 from capacity_core.accounting.serving import layer_split, stored_type
-from capacity_core.analysis import DEFAULT_LENGTHS, tool_version
-from capacity_core.api.admission import Request
+from capacity_core.api.admission import DEFAULT_LENGTHS, Request
 from capacity_core.api.kv_layouts import ModelConfig, Placement, Serving
 from capacity_core.api.kv_report import KV_SCHEMA, KvReport, ParallelRow, RequestRow, StageRow
-from capacity_core.api.report import ABSENT, LayoutRow, PluginRow
+from capacity_core.api.report import ABSENT, LayoutRow
 from capacity_core.api.versions import release_key
 from capacity_core.errors import LayoutError, PluginError, UnusableInput, UsageError
-from capacity_core.loader import Plugins
+from capacity_core.loader import Plugins, tool_version
 from capacity_core.reading.model_config import read_model_config
+from capacity_core.trouble import Trouble
 from capacity_core.values import Known, Unknown
 
 
@@ -44,9 +44,9 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
     PluginError when the one that knows the model breaks.
     """
     config = _config(path)
-    broken: list[tuple[str, str]] = []
-    serving = _serving(options, config, plugins)
-    rows = _rows(path, config, serving, options.layout, plugins, broken)
+    trouble = Trouble(plugins)
+    serving = _serving(options, config, trouble)
+    rows = _rows(path, config, serving, options.layout, trouble)
     most = largest(rows)
     _refuse_nothing(path, most)
     several = len(rows) > 1
@@ -75,7 +75,7 @@ def size_kv(path: str, options: KvOptions, plugins: Plugins) -> KvReport:
             )
             for request in options.requests
         ),
-        plugins=_plugin_rows(plugins, broken),
+        plugins=trouble.all_rows(),
     )
 
 
@@ -84,26 +84,22 @@ def _rows(
     config: ModelConfig,
     serving: Serving,
     name: str | None,
-    plugins: Plugins,
-    broken: list[tuple[str, str]],
+    trouble: Trouble,
 ) -> list[LayoutRow]:
-    """The rank of each pipeline stage; what breaks meanwhile is added to `broken`."""
-
-    def blame(item: str, why: str) -> None:
-        broken.append((item, why))
-
-    layouts, variant = named(plugins.kv_layouts, name)
-    layout = claim(config, layouts, blame, asked=name is not None)
-    if layout is None:
-        failed = "".join(f" {item} failed: {why}." for item, why in broken)
-        raise UnusableInput(f"{path}: {nobody_knows(config)}.{failed}")
+    """The rank of each pipeline stage."""
+    layouts, variant = named(trouble.plugins.kv_layouts, name)
+    served = attrs.evolve(serving, variant=variant)
+    failed = trouble.report_failure
     try:
-        rows = layout_rows(config, layout, attrs.evolve(serving, variant=variant), blame)
+        layout = claim(config, layouts, failed, asked=name is not None)
+        rows = [] if layout is None else layout_rows(config, layout, served, failed)
     except LayoutError as error:
-        raise UnusableInput(f"{path}: {layout.name}: {error}.") from None
+        raise UnusableInput(f"{path}: {error}.") from None
+    failures = "".join(f" {finding.message}." for finding in trouble.findings)
+    if layout is None:
+        raise UnusableInput(f"{path}: {nobody_knows(config)}.{failures}")
     if not rows:
-        item, why = broken[-1]
-        raise PluginError(f"{path}: the layout {item} failed: {why}.")
+        raise PluginError(f"{path}:{failures}")
     return rows
 
 
@@ -133,14 +129,14 @@ def _config(path: str) -> ModelConfig:
         raise UnusableInput(f"{path}: cannot be read: {error.strerror}.") from None
 
 
-def _serving(options: KvOptions, config: ModelConfig, plugins: Plugins) -> Serving:
+def _serving(options: KvOptions, config: ModelConfig, trouble: Trouble) -> Serving:
     framework, named_release, version = (options.framework or "").partition("==")
     if named_release and not release_key(version):
         raise UsageError(f"--framework {options.framework}: no release stands behind ==")
-    extractor = plugins.extractor_of(framework)
+    extractor = trouble.plugins.extractor_of(framework)
     if framework and extractor is None:
-        names = ", ".join(each.framework for each in plugins.extractors) or "none"
-        raise UsageError(f"--framework {framework}: there are: {names}")
+        names = ", ".join(each.framework for each in trouble.plugins.extractors) or "none"
+        raise UsageError(f"--framework {framework}: unknown; there are: {names}")
     ways = options.attention_data * options.context
     if options.tensor % ways:
         raise UsageError(
@@ -155,19 +151,10 @@ def _serving(options: KvOptions, config: ModelConfig, plugins: Plugins) -> Servi
             attention_tensor=options.tensor // ways,
             context=options.context,
             pipeline=options.pipeline,
-            split=layer_split(extractor),
+            split=layer_split(extractor, trouble.report_failure),
         ),
         dtype=dtype,
         dtype_assumed=assumed,
         page_size=options.page_size,
         draft_layers=options.draft_layers,
     )
-
-
-def _plugin_rows(plugins: Plugins, broken: list[tuple[str, str]]) -> tuple[PluginRow, ...]:
-    failed = {
-        owner.name: attrs.evolve(owner, status="failed", error=f"{item}: {why}")
-        for item, why in broken
-        if (owner := plugins.owner_of(item)) is not None
-    }
-    return tuple(failed.get(row.name, row) for row in plugins.rows)

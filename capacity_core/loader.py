@@ -250,6 +250,11 @@ def _checked(hook: str, items: object) -> tuple[Any, ...]:
             raise TypeError(f"{hook}: a {type(item).__name__} has no name")
         if hook == "capacity_extractors" and not isinstance(item.events, tuple):
             raise TypeError(f"{hook}: the events of {_item_name(item)} are no tuple")
+        if hook == "capacity_kv_layouts":
+            for name in ("replaces", "variants"):
+                named = getattr(item, name, ())
+                if not isinstance(named, tuple) or not all(isinstance(n, str) for n in named):
+                    raise TypeError(f"{hook}: {name} of {_item_name(item)} is no tuple of names")
         if isinstance(item, Matcher | Prefix):
             problems = item.problems()
             if problems:
@@ -287,3 +292,11 @@ def _row(
         error=error,
         hooks=hooks,
     )
+
+
+def tool_version() -> str:
+    """The release of the core that is installed."""
+    try:
+        return importlib.metadata.version("capacity-core")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

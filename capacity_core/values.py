@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
 from enum import Enum
+from fractions import Fraction
 from typing import TypeAlias
 
 import attrs
@@ -217,7 +218,7 @@ Value: TypeAlias = Known | Unknown
 
 
 def known(
-    amount: Decimal | int,
+    amount: Decimal | int | Fraction,
     unit: Unit,
     origin: Origin,
     *,
@@ -226,12 +227,18 @@ def known(
     evidence: tuple[str, ...] = (),
 ) -> Known:
     """A number as it was given; printed or measured, it has the rounding error of its form."""
-    number = amount if isinstance(amount, Decimal) else Decimal(amount)
+    number = _decimal(amount)
     shown = origin in (Origin.PRINTED, Origin.MEASURED)
     error = rounding_error(number, unit) if shown else Decimal(0)
     return Known(
         amount=number, unit=unit, error=error, origin=origin, how=how, name=name, evidence=evidence
     )
+
+
+def _decimal(amount: Decimal | int | Fraction) -> Decimal:
+    if isinstance(amount, Fraction):
+        return Decimal(amount.numerator) / Decimal(amount.denominator)
+    return Decimal(amount)
 
 
 def text(

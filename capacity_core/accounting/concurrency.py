@@ -7,7 +7,6 @@ from decimal import ROUND_FLOOR, Decimal
 
 import attrs
 
-from capacity_core.accounting.layouts import Blame
 from capacity_core.api.admission import Fit, Request
 from capacity_core.api.ledger import (
     Deployment,
@@ -18,6 +17,7 @@ from capacity_core.api.ledger import (
     least_reported,
 )
 from capacity_core.api.report import ABSENT, Concurrency, ConcurrencyRow, LayoutRow
+from capacity_core.errors import OnFailure
 from capacity_core.units import REQUESTS, TOKENS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
 
@@ -29,20 +29,22 @@ def concurrency(
     ledger: Ledger,
     requests: Sequence[Request],
     layout: LayoutRow | None,
-    blame: Blame,
-    doubt: Callable[[str], None],
+    on_failure: OnFailure,
+    on_unused_layout: Callable[[str], None],
 ) -> Concurrency:
     """A row for each kind of request, for the worker that takes least and for the deployment.
 
     `layout` is what the configuration says of all layers of the model. A framework's plugin that
-    breaks is reported to `blame` by name and reason; `doubt` hears why the layout was not used.
+    fails is reported to `on_failure`, and to `on_unused_layout` why the layout was not used.
     """
     limits = [worker.request_limit for worker in ledger.workers]
     return Concurrency(
         workers=ledger.deployment.workers,
         request_limit=least(limits) if limits else NO_WORKER,
         reported=least_reported(worker.reported for worker in ledger.workers),
-        rows=tuple(_row(ledger, request, layout, blame, doubt) for request in requests),
+        rows=tuple(
+            _row(ledger, request, layout, on_failure, on_unused_layout) for request in requests
+        ),
     )
 
 
@@ -66,28 +68,16 @@ def _row(
     ledger: Ledger,
     request: Request,
     layout: LayoutRow | None,
-    blame: Blame,
-    doubt: Callable[[str], None],
+    on_failure: OnFailure,
+    on_unused_layout: Callable[[str], None],
 ) -> ConcurrencyRow:
     beyond = _beyond_context(ledger.deployment, request.tokens)
     if beyond is not None or not ledger.workers:
-        nothing = beyond or NO_WORKER
-        return ConcurrencyRow(
-            request_tokens=request.tokens,
-            prompt_tokens=ABSENT if request.prompt is None else request.prompt,
-            output_tokens=ABSENT if request.output is None else request.output,
-            token_limit=nothing,
-            state_limit=ABSENT,
-            request_limit=nothing,
-            admitted_at_once=ABSENT,
-            max_concurrent=nothing,
-            bound_by=None,
-            deployment_max_concurrent=nothing,
-        )
-    fits = [_fit(ledger, worker, request, layout, blame) for worker in ledger.workers]
+        return _unanswered(request, beyond or NO_WORKER)
+    fits = [_fit(ledger, worker, request, layout, on_failure) for worker in ledger.workers]
     for fit in fits:
         if fit.layout_unused is not None:
-            doubt(fit.layout_unused)
+            on_unused_layout(fit.layout_unused)
     by_tokens = [fit.tokens or NO_WORKER for fit in fits]
     by_state = _of_all([fit.state for fit in fits])
     by_requests = [worker.request_limit for worker in ledger.workers]
@@ -95,25 +85,44 @@ def _row(
         _most(tokens, fit.state, limit)
         for tokens, fit, limit in zip(by_tokens, fits, by_requests, strict=True)
     ]
-    admitted = [
-        least((let_in.named("prompts let in"), limit.named("request limit")))
-        for let_in, limit in zip(_of_all([f.admitted for f in fits]), by_requests, strict=False)
-    ]
+    admitted = _of_all([fit.admitted for fit in fits])
     token_limit, request_limit = least(by_tokens), least(by_requests)
     state_limit = least(by_state) if by_state else None
-    return ConcurrencyRow(
-        request_tokens=request.tokens,
-        prompt_tokens=ABSENT if request.prompt is None else request.prompt,
-        output_tokens=ABSENT if request.output is None else request.output,
+    return attrs.evolve(
+        _unanswered(request, NO_WORKER),
         token_limit=token_limit,
         state_limit=ABSENT if state_limit is None else state_limit,
         request_limit=request_limit,
-        admitted_at_once=least(admitted) if admitted else ABSENT,
+        admitted_at_once=_at_once(admitted, by_requests) if admitted else ABSENT,
         max_concurrent=least(maxima),
         bound_by=_bound_by(
             {"tokens": token_limit, "state": state_limit, "requests": request_limit}
         ),
         deployment_max_concurrent=over_workers(maxima, ledger.deployment.workers, "all workers"),
+    )
+
+
+def _unanswered(request: Request, why: Unknown) -> ConcurrencyRow:
+    """The row of a request of which nothing is known."""
+    return ConcurrencyRow(
+        request_tokens=request.tokens,
+        prompt_tokens=ABSENT if request.prompt is None else request.prompt,
+        output_tokens=ABSENT if request.output is None else request.output,
+        token_limit=why,
+        state_limit=ABSENT,
+        request_limit=why,
+        admitted_at_once=ABSENT,
+        max_concurrent=why,
+        bound_by=None,
+        deployment_max_concurrent=why,
+    )
+
+
+def _at_once(admitted: Sequence[Value], limits: Sequence[Value]) -> Value:
+    """What the scheduler that admits least admits: prompts, as far as its request limit allows."""
+    return least(
+        least((prompts.named("prompts admitted"), limit.named("request limit")))
+        for prompts, limit in zip(admitted, limits, strict=True)
     )
 
 
@@ -135,7 +144,7 @@ def _fit(
     worker: WorkerFacts,
     request: Request,
     layout: LayoutRow | None,
-    blame: Blame,
+    on_failure: OnFailure,
 ) -> Fit:
     """What the framework's plugin knows of the way in; else what tokens alone say."""
     by_tokens = _token_limit(ledger, worker, request.tokens)
@@ -147,7 +156,7 @@ def _fit(
                 raise TypeError(f"fit gave {type(fit).__name__}")
         # The border of a plugin: its tokens still say something.
         except Exception as error:  # noqa: BLE001
-            blame(ledger.framework, f"{type(error).__name__}: {error}")
+            on_failure(ledger.framework, f"{type(error).__name__}: {error}")
     if fit is None or fit.tokens is None:
         return attrs.evolve(fit or Fit(), tokens=by_tokens)
     if isinstance(fit.tokens, Unknown) and fit.tokens.at_most is None:

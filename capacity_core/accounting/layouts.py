@@ -3,7 +3,7 @@ its way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -12,14 +12,11 @@ from capacity_core.accounting.serving import placements_of
 from capacity_core.api.kv_layouts import KVLayout, ModelConfig, Placement, Serving
 from capacity_core.api.ledger import Deployment, Finding, Severity
 from capacity_core.api.report import LayoutRow
-from capacity_core.errors import LayoutError, UsageError
+from capacity_core.errors import LayoutError, OnFailure, UsageError
 from capacity_core.units import BYTES_PER_TOKEN, COUNT
 from capacity_core.values import Known, Unknown, Value, agree
 
 _UNSAID = Unknown(why="the log prints no divisor", unit=BYTES_PER_TOKEN)
-
-Blame = Callable[[str, str], None]
-"""Takes the name of a plugin's item that broke, and why."""
 
 
 def named(layouts: Sequence[KVLayout], name: str | None) -> tuple[Sequence[KVLayout], str | None]:
@@ -34,48 +31,62 @@ def named(layouts: Sequence[KVLayout], name: str | None) -> tuple[Sequence[KVLay
         if name == layout.name or name in _variants(layout):
             return (layout,), None if name == layout.name else name
     names = [each for layout in layouts for each in (layout.name, *_variants(layout))]
-    raise UsageError(f"--layout {name}: there are: {', '.join(names) or 'none'}")
+    raise UsageError(f"--layout {name}: unknown; there are: {', '.join(names) or 'none'}")
 
 
 def _variants(layout: KVLayout) -> tuple[str, ...]:
-    return tuple(getattr(layout, "variants", ()) or ())
+    return tuple(getattr(layout, "variants", ()))
 
 
 def claim(
-    config: ModelConfig, layouts: Iterable[KVLayout], blame: Blame, *, asked: bool
+    config: ModelConfig, layouts: Iterable[KVLayout], on_failure: OnFailure, *, asked: bool
 ) -> KVLayout | None:
-    """The first layout that applies; with `asked`, the first one."""
+    """The layout that applies, and that no other that does replaces; with `asked`, the first one.
+
+    Raises LayoutError when several are left: none is guessed to be right.
+    """
+    claims = []
     for layout in layouts:
         try:
             if asked or layout.applies(config):
-                return layout
+                claims.append(layout)
         # The border of a plugin: another layout may still know the model.
         except Exception as error:  # noqa: BLE001
-            blame(layout.name, f"{type(error).__name__}: {error}")
-    return None
+            on_failure(layout.name, f"{type(error).__name__}: {error}")
+    if asked or not claims:
+        return claims[0] if claims else None
+    replaced = {name for layout in claims for name in getattr(layout, "replaces", ())}
+    left = [layout for layout in claims if layout.name not in replaced]
+    if len(left) != 1:
+        names = " and ".join(layout.name for layout in left or claims)
+        raise LayoutError(
+            f"the layouts {names} claim this model; name one with --layout, or let one say that it "
+            "replaces the other"
+        )
+    return left[0]
 
 
 def layout_rows(
     config: ModelConfig,
     layout: KVLayout,
     serving: Serving,
-    blame: Blame,
+    on_failure: OnFailure,
     assuming: tuple[str, ...] = (),
 ) -> list[LayoutRow]:
     """What the layout says of one rank of each pipeline stage; nothing when it breaks.
 
-    Raises LayoutError when it refuses the configuration.
+    Raises LayoutError, with the layout's name, when it refuses the configuration.
     """
     rows = []
     for stage in range(serving.placement.pipeline):
         here = attrs.evolve(serving, placement=attrs.evolve(serving.placement, stage=stage))
         try:
             rows.append(layout_row(layout.name, layout.read(config, here), here, assuming))
-        except LayoutError:
-            raise
+        except LayoutError as error:
+            raise LayoutError(f"{layout.name}: {error}") from None
         # The border of a plugin: what it cannot read stays unknown.
         except Exception as error:  # noqa: BLE001
-            blame(layout.name, f"{type(error).__name__}: {error}")
+            on_failure(layout.name, f"{type(error).__name__}: {error}")
             return []
     return rows
 
@@ -85,7 +96,7 @@ def layout_of(
     layouts: Iterable[KVLayout],
     deployment: Deployment,
     serving: Serving,
-    blame: Blame,
+    on_failure: OnFailure,
     *,
     asked: bool,
     printed: Value = _UNSAID,
@@ -96,7 +107,10 @@ def layout_of(
 
     `printed` is the engine's own divisor, which tells variants of a layout apart.
     """
-    layout = claim(config, layouts, blame, asked=asked)
+    try:
+        layout = claim(config, layouts, on_failure, asked=asked)
+    except LayoutError as error:
+        return None, [_finding("layout-clash", str(error))]
     if layout is None:
         return None, [_finding("layout-unknown", nobody_knows(config))]
     try:
@@ -105,17 +119,16 @@ def layout_of(
         found = []
         for placement in placements:
             try:
-                row = _placed(config, layout, served, placement, blame, printed)
+                row = _placed(config, layout, served, placement, on_failure, printed)
             except LayoutError:
                 if open_size is None:
                     raise
                 continue  # not a size that this model can have
             found += [] if row is None else [row]
         if open_size is not None and len({costs(row) for row in found}) != 1:
-            raise LayoutError(open_size)
+            raise LayoutError(f"{layout.name}: {open_size}")
     except LayoutError as error:
-        refused = _finding("layout-refused", f"{layout.name}: {error}")
-        return refused_row(layout.name, str(error)), [refused]
+        return refused_row(layout.name, str(error)), [_finding("layout-refused", str(error))]
     if not found:
         return None, []
     if open_size is None:
@@ -128,21 +141,21 @@ def _placed(
     layout: KVLayout,
     serving: Serving,
     placement: Placement,
-    blame: Blame,
+    on_failure: OnFailure,
     printed: Value,
 ) -> LayoutRow | None:
     """The largest stage of a placement, in the variant that gives the printed divisor."""
     placed = attrs.evolve(serving, placement=placement)
-    variant = _by_divisor(config, layout, placed, blame, printed)
+    variant = _by_divisor(config, layout, placed, on_failure, printed)
     assuming = () if variant is None else (variant[1],)
     if variant is not None:
         placed = attrs.evolve(placed, variant=variant[0])
-    rows = layout_rows(config, layout, placed, blame, assuming)
+    rows = layout_rows(config, layout, placed, on_failure, assuming)
     return largest(rows) if rows else None
 
 
 def _by_divisor(
-    config: ModelConfig, layout: KVLayout, serving: Serving, blame: Blame, printed: Value
+    config: ModelConfig, layout: KVLayout, serving: Serving, on_failure: OnFailure, printed: Value
 ) -> tuple[str, str] | None:
     """The variant that gives the divisor that the engine printed, and what using it assumes; None
     where none does, where those that do differ, or where one was asked for."""
@@ -151,7 +164,7 @@ def _by_divisor(
     fitting: dict[Value, list[str]] = {}
     for name in _variants(layout):
         try:
-            rows = layout_rows(config, layout, attrs.evolve(serving, variant=name), blame)
+            rows = layout_rows(config, layout, attrs.evolve(serving, variant=name), on_failure)
         except LayoutError:
             continue  # a variant that this engine or release does not have
         if rows and agree(largest(rows).pool_bytes_per_token, printed):

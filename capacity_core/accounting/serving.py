@@ -13,7 +13,7 @@ from capacity_core.api.kv_layouts import (
     plain_type,
 )
 from capacity_core.api.ledger import Deployment, Ledger
-from capacity_core.errors import LayoutError
+from capacity_core.errors import LayoutError, OnFailure
 from capacity_core.values import Known, Unknown, Value
 
 
@@ -113,9 +113,24 @@ def placements_of(
     return placements, (*more, *lines), why
 
 
-def layer_split(extractor: Extractor | None) -> LayerSplit | None:
-    """How a framework cuts layers into stages; None when its plugin does not say."""
-    return getattr(extractor, "split_layers", None)
+def layer_split(extractor: Extractor | None, on_failure: OnFailure) -> LayerSplit | None:
+    """How a framework cuts layers into stages; None when its plugin does not say. What breaks there
+    is reported as the framework's, whichever layout asks."""
+    split: LayerSplit | None = getattr(extractor, "split_layers", None)
+    if extractor is None or split is None:
+        return None
+    framework = extractor.framework
+
+    def stages_of(layers: int, stages: int) -> tuple[int, ...]:
+        try:
+            return split(layers, stages)
+        # The border of a plugin, inside that of the layout which asks.
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            on_failure(framework, why)
+            raise LayoutError(f"{framework} failed to split the layers: {why}") from error
+
+    return stages_of
 
 
 _USUAL_SIZES = (1, 2, 4, 8, 16, 32)

@@ -28,6 +28,10 @@ class Request:
         return None if self.prompt is None else self.tokens - self.prompt
 
 
+DEFAULT_LENGTHS = (Request(4096), Request(6144), Request(8192))
+"""What is answered where nobody asks for a length."""
+
+
 def _requests(instance: object, attribute: attrs.Attribute[Value | None], value: object) -> None:
     """A plugin's figure must be a value in requests, or none."""
     if value is None:
@@ -42,8 +46,8 @@ class Fit:
 
     `tokens` is the number that runs to its end without being preempted or retracted, as far as the
     KV pools decide, None where the worker's tokens alone do; `state` the number that the slots of
-    states allow, None where there are none; `admitted` the number that is let in at once, which may
-    be more than fit. `layout_unused` is why what the configuration says was not used.
+    states allow, None where there are none; `admitted` the number that the engine admits at once,
+    which may be more than fit. `layout_unused` is why what the configuration says was not used.
     """
 
     tokens: Value | None = attrs.field(default=None, validator=_requests)

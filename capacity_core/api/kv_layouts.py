@@ -178,8 +178,12 @@ class LayoutReading:
 
 
 class KVLayout(Protocol):
-    """How one family of models stores KV. A layout may also have `variants: tuple[str, ...]`, names
-    of ways to store that neither configuration nor log tell apart."""
+    """How one family of models stores KV.
+
+    A layout may also have `replaces: tuple[str, ...]`, the names of layouts whose models it takes
+    over (two that claim one model and do not say so clash, and neither is used), and `variants:
+    tuple[str, ...]`, names of ways to store that neither configuration nor log tell apart.
+    """
 
     @property
     def name(self) -> str: ...

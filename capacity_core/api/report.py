@@ -271,7 +271,7 @@ class ConcurrencyRow:
     """How many requests of one length fit, without one being preempted: by the KV pools, by slots
     of states, by the request limit, and at all.
 
-    `admitted_at_once` is how many prompts are let in at once, which may be more: their output
+    `admitted_at_once` is how many prompts are admitted at once, which may be more: their output
     comes on top. It is given where prompt and output are.
     """
 

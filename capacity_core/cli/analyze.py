@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from capacity_core.cli.options import RequestLengths, load_plugins, plugin_options, write_result
-from capacity_core.errors import ExitCode, PluginError, UsageError
+from capacity_core.cli.options import (
+    RequestLengths,
+    exit_code,
+    load_plugins,
+    plugin_options,
+    write_result,
+)
+from capacity_core.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from capacity_core.api.admission import Request
@@ -111,7 +117,9 @@ def command(
     plugins = load_plugins(disable_plugins, only_plugins, strict_plugins)
     renderers = {renderer.name: renderer for renderer in plugins.renderers}
     if output_format not in renderers:
-        raise UsageError(f"--format {output_format}: there are: {', '.join(sorted(renderers))}")
+        raise UsageError(
+            f"--format {output_format}: unknown; there are: {', '.join(sorted(renderers))}"
+        )
     options = Options(
         smi=smi,
         smi_map=smi_map,
@@ -133,8 +141,4 @@ def command(
             f"--format {output_format} failed: {type(error).__name__}: {error}"
         ) from error
     write_result(result, output)
-    failed_now = [row for row in report.plugins if row.status == "failed"]
-    for row in failed_now:
-        if row.name not in {known.name for known in plugins.failed}:
-            click.echo(f"capacity: plugin {row.name!r} failed: {row.error}", err=True)
-    return ExitCode.PLUGIN_FAILED if failed_now else ExitCode.OK
+    return exit_code(report.plugins, plugins)

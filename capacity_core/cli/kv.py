@@ -6,8 +6,13 @@ from typing import Any
 
 import click
 
-from capacity_core.cli.options import RequestLengths, load_plugins, plugin_options, write_result
-from capacity_core.errors import ExitCode
+from capacity_core.cli.options import (
+    RequestLengths,
+    exit_code,
+    load_plugins,
+    plugin_options,
+    write_result,
+)
 
 _SIZE = click.IntRange(min=1)
 
@@ -54,7 +59,7 @@ _SIZE = click.IntRange(min=1)
 @click.option(
     "--layout",
     metavar="NAME",
-    help="Use this KV layout, or variant of one, such as v41_fp4 where no file tells.",
+    help="Use this KV layout, or variant of one; a name that is none lists them.",
 )
 @click.option(
     "--request-tokens",
@@ -103,7 +108,4 @@ def command(
     asked = KvOptions(attention_data=attention_dp, context=context_parallel, **options)
     report = size_kv(config, asked, plugins)
     write_result(kv_json(report) if output_format == "json" else kv_text(report), output)
-    failed = [row for row in report.plugins if row.status == "failed"]
-    for row in failed:
-        click.echo(f"capacity: the plugin {row.name} failed: {row.error}", err=True)
-    return ExitCode.PLUGIN_FAILED if failed else ExitCode.OK
+    return exit_code(report.plugins, plugins)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,6 +15,7 @@ from capacity_core.errors import ExitCode, UnusableInput
 
 if TYPE_CHECKING:
     from capacity_core.api.admission import Request
+    from capacity_core.api.report import PluginRow
     from capacity_core.loader import Plugins
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -110,6 +111,17 @@ def load_plugins(
         owner = f"{row.distribution} {row.version}" if row.distribution else row.module
         click.echo(f"capacity: plugin {row.name!r} ({owner}) not used: {row.error}", err=True)
     return plugins
+
+
+def exit_code(rows: Iterable[PluginRow], plugins: Plugins) -> ExitCode:
+    """How the command ends: plugins that failed while reading are named on stderr, as those that
+    failed to load were."""
+    failed = [row for row in rows if row.status == "failed"]
+    named = {row.name for row in plugins.failed}
+    for row in failed:
+        if row.name not in named:
+            click.echo(f"capacity: plugin {row.name!r} failed: {row.error}", err=True)
+    return ExitCode.PLUGIN_FAILED if failed else ExitCode.OK
 
 
 def write_result(result: str, output: str | None) -> None:

@@ -6,20 +6,18 @@ joined from the last ones backwards, where no rank is in both and nothing else s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from capacity_core.api.extractors import Extractor, Run
 from capacity_core.api.ledger import Deployment, Ledger, Status
 from capacity_core.api.report import InputRow, RunRow, UnmatchedRow
-from capacity_core.errors import NothingRecognised, UnusableInput, UsageError
+from capacity_core.errors import NothingRecognised, OnFailure, UnusableInput, UsageError
 from capacity_core.reading.runs import split
 from capacity_core.reading.scan import Scanner
 from capacity_core.reading.sources import Source
 from capacity_core.values import Known, Value, agree
-
-Blame = Callable[[str, str], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +44,7 @@ def read_logs(
     paths: Sequence[str],
     scanner: Scanner,
     extractors: Sequence[Extractor],
-    blame: Blame,
+    on_failure: OnFailure,
     *,
     wanted: int | None,
 ) -> Logs:
@@ -63,8 +61,8 @@ def read_logs(
         source = Source(f"log{number}", path)
         reads: list[Read] = []
         try:
-            for run in split(scanner.scan(source), extractors, blame):
-                reads.append(_read(run, by_name[run.framework], blame))
+            for run in split(scanner.scan(source), extractors, on_failure):
+                reads.append(_read(run, by_name[run.framework], on_failure))
                 if len(paths) == 1:
                     _forget_older(reads, wanted)
             row = InputRow(id=source.name, kind="log", path=path, bytes=source.bytes_read)
@@ -77,7 +75,7 @@ def read_logs(
             source.close()
         files.append(reads)
     logs.unmatched = [UnmatchedRow(id=line, text=text) for line, text in scanner.unmatched]
-    joined = list(_joined(files, by_name, blame)) if len(files) > 1 else files[0]
+    joined = list(_joined(files, by_name, on_failure)) if len(files) > 1 else files[0]
     logs.reads = [
         attrs.evolve(read, row=attrs.evolve(read.row, index=index))
         for index, read in enumerate(joined)
@@ -101,7 +99,7 @@ def selected(reads: Sequence[Read], wanted: int | None) -> Read:
     return (telling or list(reads))[-1]
 
 
-def _read(run: Run, extractor: Extractor, blame: Blame) -> Read:
+def _read(run: Run, extractor: Extractor, on_failure: OnFailure) -> Read:
     try:
         ledger = extractor.extract(run)
         if not isinstance(ledger, Ledger):
@@ -109,7 +107,7 @@ def _read(run: Run, extractor: Extractor, blame: Blame) -> Read:
     # The border of a plugin: its run stays in the report, with nothing known of it and the plugin
     # named.
     except Exception as error:  # noqa: BLE001
-        blame(extractor.framework, f"{type(error).__name__}: {error}")
+        on_failure(extractor.framework, f"{type(error).__name__}: {error}")
         ledger = Ledger(
             framework=extractor.framework,
             title=extractor.title,
@@ -141,7 +139,7 @@ def _forget_older(reads: list[Read], wanted: int | None) -> None:
 
 
 def _joined(
-    files: Sequence[list[Read]], extractors: Mapping[str, Extractor], blame: Blame
+    files: Sequence[list[Read]], extractors: Mapping[str, Extractor], on_failure: OnFailure
 ) -> Iterator[Read]:
     """Runs of the same place from the end, joined where they can be of one deployment."""
     for back in range(max(map(len, files), default=0), 0, -1):
@@ -160,7 +158,7 @@ def _joined(
                 yield group[0]
             else:
                 run = Run.joined([read.run for read in group])
-                yield _read(run, extractors[run.framework], blame)
+                yield _read(run, extractors[run.framework], on_failure)
 
 
 def _of_one(a: Read, b: Read) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from capacity_core.api.extractors import Extractor, Run, Sighting
 from capacity_core.api.process import NEUTRAL
+from capacity_core.errors import OnFailure
 
 EARLY_KEPT = 20
 """How many lines of any process are kept for the first run of a log."""
@@ -19,15 +20,14 @@ OPEN_RUNS = 4
 def split(
     sightings: Iterable[Sighting[object]],
     extractors: Sequence[Extractor],
-    blame: Callable[[str, str], None],
+    on_failure: OnFailure,
 ) -> Iterator[Run]:
     """The runs of a log in the order of their first lines, each once it can hold no more.
 
     A log may interleave frameworks, and servers of one framework whose lines name their process:
     a process goes on in the run that it began in. What any process prints goes to the run whose
     line was seen last, at the head of a log to the first one; an event that no extractor knows is
-    left out. An extractor that breaks is reported to `blame` by framework and reason, and starts
-    no run.
+    left out. An extractor that fails is reported to `on_failure` by framework, and starts no run.
     """
     owners = {event: extractor for extractor in extractors for event in extractor.events}
     runs: dict[str, list[Run]] = {}
@@ -44,7 +44,7 @@ def split(
                     latest.add(sighting)
             continue
         mine = runs.setdefault(extractor.framework, [])
-        run = _run_of(extractor, mine, sighting, blame)
+        run = _run_of(extractor, mine, sighting, on_failure)
         if run is None:
             run = Run(extractor.framework)
             mine.append(run)
@@ -64,7 +64,7 @@ def _run_of(
     extractor: Extractor,
     runs: Sequence[Run],
     sighting: Sighting[object],
-    blame: Callable[[str, str], None],
+    on_failure: OnFailure,
 ) -> Run | None:
     """The run that a sighting belongs to: the newest one, or an older one of its process; None
     when it starts another."""
@@ -73,10 +73,10 @@ def _run_of(
     process = (sighting.speaker.pid, sighting.speaker.node)
     if process not in runs[-1].processes:
         for run in reversed(runs[:-1]):
-            if process in run.processes and not _starts(extractor, run, sighting, blame):
+            if process in run.processes and not _starts(extractor, run, sighting, on_failure):
                 run.interleaved = runs[-1].interleaved = True
                 return run
-    return None if _starts(extractor, runs[-1], sighting, blame) else runs[-1]
+    return None if _starts(extractor, runs[-1], sighting, on_failure) else runs[-1]
 
 
 _TIME = re.compile(r"\d\d:\d\d:\d\d")
@@ -115,11 +115,11 @@ def _starts(
     extractor: Extractor,
     run: Run,
     sighting: Sighting[object],
-    blame: Callable[[str, str], None],
+    on_failure: OnFailure,
 ) -> bool:
     try:
         return extractor.starts_run(run, sighting)
     # The border of a plugin: the run goes on.
     except Exception as error:  # noqa: BLE001
-        blame(extractor.framework, f"{type(error).__name__}: {error}")
+        on_failure(extractor.framework, f"{type(error).__name__}: {error}")
         return False

@@ -32,15 +32,15 @@ def concurrency(report: Report) -> Iterator[str]:
         ("max concurrent", "right", [plain_text(row.max_concurrent) for row in c.rows]),
         ("bound by", "left", [row.bound_by or "" for row in c.rows]),
         ("deployment", "right", [plain_text(row.deployment_max_concurrent) for row in c.rows]),
-        ("let in", "right", [_maybe(row.admitted_at_once) for row in c.rows]),
+        ("admitted", "right", [_maybe(row.admitted_at_once) for row in c.rows]),
     ]
     shown = [column for column in columns if any(column[2]) or column[0] == "bound by"]
     rows = list(zip(*(cells for _, _, cells in shown), strict=True))
     yield from _fitting(rows, [name for name, _, _ in shown], [side for _, side, _ in shown])
     if any(_maybe(row.admitted_at_once) for row in c.rows):
         yield from wrapped(
-            "max concurrent fits without preemption; so many prompts are let in at once, and their "
-            "output may then preempt others",
+            "max concurrent fits without preemption; as many prompts as `admitted` start at once, "
+            "and their output may then preempt others",
             "  ",
         )
     whys = dict.fromkeys(

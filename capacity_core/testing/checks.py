@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from capacity_core.api.kv_layouts import KVLayout, ModelConfig, Serving
 from capacity_core.api.matchers import Matcher
 from capacity_core.api.prefixes import Prefix
+from capacity_core.errors import LayoutError
 from capacity_core.reading.scan import Scanner
+from capacity_core.values import Known, Origin
 
 
 def check_matchers(matchers: Iterable[Matcher]) -> None:
@@ -32,5 +35,37 @@ def check_prefixes(prefixes: Iterable[Prefix]) -> None:
     """Every prefix matches its samples and names known coordinates. Raises AssertionError if
     not."""
     problems = [problem for prefix in prefixes for problem in prefix.problems()]
+    if problems:
+        raise AssertionError("\n".join(problems))
+
+
+def check_layout(layout: KVLayout, config: ModelConfig, serving: Serving) -> None:
+    """The layout claims the model and reads it: every figure is theoretical or assumed and says how
+    it comes about. A configuration that lacks one of its fields is left to others, or refused with
+    a LayoutError, or read without that field.
+
+    Raises AssertionError with every problem, one a line.
+    """
+    problems = [] if layout.applies(config) else [f"{layout.name} does not claim the model"]
+    reading = layout.read(config, serving)
+    figures = [reading.replication, reading.pool_bytes_per_token]
+    for term in reading.terms:
+        figures += [term.bytes_per_token, term.window_tokens, term.fixed_bytes_per_request]
+    for figure in figures:
+        if not isinstance(figure, Known):
+            continue
+        if figure.origin not in (Origin.THEORETICAL, Origin.ASSUMED):
+            problems.append(f"{figure.amount} {figure.unit} is {figure.origin.value}, not theory")
+        if figure.how is None and not figure.evidence:
+            problems.append(f"{figure.amount} {figure.unit} does not say where it comes from")
+    for field in config:
+        less = {name: value for name, value in config.items() if name != field}
+        try:
+            if layout.applies(less):
+                layout.read(less, serving)
+        except LayoutError:
+            continue
+        except Exception as error:  # noqa: BLE001  # whatever a plugin raises is what is looked for
+            problems.append(f"without {field}: {type(error).__name__}: {error}, no LayoutError")
     if problems:
         raise AssertionError("\n".join(problems))

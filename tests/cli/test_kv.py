@@ -675,9 +675,10 @@ def test_without_the_layouts_plugin_nobody_knows_the_model(
 
 
 class Breaking:
-    """Asked before all that ship, claims the model, and cannot read it."""
+    """Claims the model, and cannot read it."""
 
     name = "a-broken"
+    replaces = ("grouped-query",)
 
     def applies(self, config: ModelConfig) -> bool:
         return True

@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from capacity_core.analysis import Options, analyse
 from capacity_core.api import hookimpl
 from capacity_core.api.admission import Request
+from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.kv_layouts import (
     CacheTerm,
     Keeps,
@@ -30,6 +32,7 @@ from capacity_core.api.kv_layouts import (
     element_bytes,
 )
 from capacity_core.api.kv_report import KvReport
+from capacity_core.api.ledger import Ledger
 from capacity_core.errors import LayoutError, PluginError, UnusableInput
 from capacity_core.kv import KvOptions, size_kv
 from capacity_core.loader import Found, Plugins, load
@@ -111,6 +114,27 @@ class Rivulet:
             formula="2 * layers/3 * channels * element",
             source=source,
         )
+
+
+class Zephyr(Rivulet):
+    """A layout of its own for a model whose file looks like another family's."""
+
+    name = "zephyr"
+
+    def applies(self, config: ModelConfig) -> bool:
+        return config.get("model_type") == "llama"
+
+
+class Aphyr(Zephyr):
+    """The same, ahead in the alphabet."""
+
+    name = "aphyr"
+
+
+class Replacing(Zephyr):
+    """The same, and it says that it takes over."""
+
+    replaces = ("grouped-query",)
 
 
 class Breaking(Rivulet):
@@ -227,19 +251,64 @@ def test_kv_names_a_layout_that_breaks(model: str) -> None:
         sized(model, Breaking())
 
 
-def test_a_layout_that_breaks_on_claiming_does_not_hide_the_others(tmp_path: Path) -> None:
-    """Llama is read by the layout that ships, and the broken plugin is named."""
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 1024,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> str:
+    """A model that a layout which ships reads; the fields of the made-up one stand beside."""
     path = tmp_path / "llama.json"
-    llama = {
-        "model_type": "llama",
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "hidden_size": 1024,
-        "torch_dtype": "bfloat16",
-    }
-    path.write_text(json.dumps(llama), encoding="utf-8")
-    report = sized(str(path), BreakingClaimFirst())
+    path.write_text(json.dumps({**RIVULET, **LLAMA}), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("outside", [Zephyr(), Aphyr()])
+def test_two_layouts_that_claim_a_model_are_both_named_and_not_used(
+    tmp_path: Path, llama: str, outside: KVLayout
+) -> None:
+    with pytest.raises(UnusableInput, match=rf"(?=.*{outside.name})(?=.*grouped-query).*--layout"):
+        sized(llama, outside)
+    assert sized(llama, outside, layout=outside.name).layout.name == outside.name
+
+    report = report_on(tmp_path, vllm(), outside, config=llama)
+    assert report["kv_pool"]["layout"] is None
+    (clash,) = found(report, "layout-clash")
+    assert outside.name in clash["message"]
+
+
+def test_a_layout_that_replaces_another_is_used(llama: str) -> None:
+    assert sized(llama, Replacing()).layout.name == "zephyr"
+
+
+def test_a_framework_that_cannot_split_layers_is_named_itself(model: str) -> None:
+    class Engine:
+        framework, title, events = "engine", "Engine", ()
+
+        def starts_run(self, run: Run, sighting: Sighting[object]) -> bool:
+            return False
+
+        def extract(self, run: Run) -> Ledger:
+            raise NotImplementedError
+
+        def split_layers(self, layers: int, stages: int) -> tuple[int, ...]:
+            raise ValueError("five is right out")
+
+    installed = plugins(Rivulet())
+    with_engine = attrs.evolve(installed, extractors=(*installed.extractors, Engine()))
+    with pytest.raises(UnusableInput, match=r"engine failed to split .*ValueError: five is right"):
+        size_kv(model, KvOptions(framework="engine", pipeline=2), with_engine)
+
+
+def test_a_layout_that_breaks_on_claiming_does_not_hide_the_others(llama: str) -> None:
+    """Llama is read by the layout that ships, and the broken plugin is named."""
+    report = sized(llama, BreakingClaimFirst())
 
     assert number(report.layout.bytes_per_token) == 4 * 2 * (128 + 128) * 2
     failed = [row for row in report.plugins if row.status == "failed"]

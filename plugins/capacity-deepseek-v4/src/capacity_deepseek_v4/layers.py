@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, count, counts
 from capacity_core.api.kv_layouts import ModelConfig, Placement
 from capacity_core.errors import LayoutError
 
@@ -14,8 +15,6 @@ OWNERS = ("kv_source_layer_ids", "compress_ratios")
 _SIZES = ("num_hidden_layers", "sliding_window", "index_head_dim")
 # Slots are known for this latent alone.
 _GEOMETRY = {"head_dim": 512, "qk_rope_head_dim": 64}
-
-_MOST = 10**9
 
 LATENT = 512
 """Elements of a latent."""
@@ -50,8 +49,8 @@ def stage_of(config: ModelConfig, placement: Placement, *, untrimmed: bool = Fal
                 f"{field} is {config[field]!r} in the configuration; "
                 f"the slots of DeepSeek-V4 are known for {expected} alone"
             )
-    ratios = _whole_list(config, "compress_ratios")
-    layers = _whole(config, "num_hidden_layers")
+    ratios = counts(config, "compress_ratios")
+    layers = as_int(count(config, "num_hidden_layers"))
     if len(ratios) < layers:
         raise LayoutError(f"compress_ratios has {len(ratios)} entries for {layers} layers")
     here = range(len(ratios)) if untrimmed else placement.layers(layers)
@@ -59,15 +58,15 @@ def stage_of(config: ModelConfig, placement: Placement, *, untrimmed: bool = Fal
     if unknown:
         raise LayoutError(f"compress_ratios has {unknown[0]}, which no engine reads")
     low = any(ratio in (1, 2) for ratio in ratios[:layers])
-    sources = _whole_list(config, "kv_source_layer_ids") if low else ()
+    sources = counts(config, "kv_source_layer_ids") if low else ()
     _refuse_cut_groups(ratios, sources, here)
     owners = {ratio: sum(ratios[i] == ratio for i in here) for ratio in (4, 128)}
     owners |= {ratio: sum(ratios[i] == ratio for i in sources if i in here) for ratio in (1, 2)}
     return Stage(
         layers=len(here),
         owners={ratio: owners[ratio] for ratio in RATIOS if owners[ratio]},
-        index_dim=_whole(config, "index_head_dim"),
-        window=_whole(config, "sliding_window"),
+        index_dim=as_int(count(config, "index_head_dim")),
+        window=as_int(count(config, "sliding_window")),
         shares=low,
         fields=tuple(f"config0:{field}" for field in (*OWNERS, *_SIZES) if config.get(field)),
     )
@@ -85,23 +84,3 @@ def _refuse_cut_groups(ratios: Sequence[int], sources: Sequence[int], here: rang
                 f"layer {layer} reads the cache of a layer that is not in its pipeline stage "
                 f"({here.start} to {here.stop - 1}); engines refuse such a cut"
             )
-
-
-def _whole(config: ModelConfig, name: str) -> int:
-    number = config.get(name)
-    if number is None:
-        raise LayoutError(f"the configuration has no {name}")
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise LayoutError(f"{name} is {repr(number)[:60]}, no whole number of at least 1")
-    if number > _MOST:
-        raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
-    return number
-
-
-def _whole_list(config: ModelConfig, name: str) -> Sequence[int]:
-    listed = config.get(name)
-    if not isinstance(listed, list) or any(
-        not isinstance(each, int) or isinstance(each, bool) for each in listed
-    ):
-        raise LayoutError(f"the configuration has no {name}, a list of whole numbers")
-    return listed

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from fractions import Fraction
 
 import attrs
 
 from capacity_core.api.kv_layouts import CacheTerm, Keeps
 from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_SLOT, BYTES_PER_TOKEN, TOKENS, Unit
-from capacity_core.values import Known, Origin, Unknown, Value
+from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_deepseek_v4.layers import Stage
 from capacity_deepseek_v4.slots import SlotLayout
 
@@ -25,14 +24,7 @@ class Stored:
 
 
 def figure(number: Fraction | int, unit: Unit, how: str, stage: Stage) -> Known:
-    exact = Fraction(number)
-    return Known(
-        amount=Decimal(exact.numerator) / Decimal(exact.denominator),
-        unit=unit,
-        origin=Origin.THEORETICAL,
-        how=how,
-        evidence=stage.fields,
-    )
+    return known(number, unit, Origin.THEORETICAL, how=how, evidence=stage.fields)
 
 
 def compressed(stage: Stage, ratio: int, stored: Stored, source: str) -> CacheTerm:
@@ -136,9 +128,7 @@ def state_of_request(
 
 
 def tokens(count: int, stage: Stage) -> Known:
-    return Known(
-        amount=Decimal(count), unit=TOKENS, origin=Origin.THEORETICAL, evidence=stage.fields
-    )
+    return known(count, TOKENS, Origin.THEORETICAL, evidence=stage.fields)
 
 
 def shown(number: Fraction) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, count, layer_count
 from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
-from capacity_kv_layouts.config_fields import count, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import LAYERS, copies_of, head_dims, kv_cache, query_heads
 from capacity_kv_layouts.latent import has_latent
-from capacity_kv_layouts.layers import assemble
+from capacity_kv_layouts.layers import assemble, one_framework
 
 SOURCE = (
     "vLLM 0.33.0 vllm/model_executor/models/nemotron_nas.py; "
@@ -46,7 +46,7 @@ class ByBlock:
         """
         heads = query_heads(config, serving.placement)
         counted = layer_count(config, *LAYERS)
-        layers = whole(counted)
+        layers = as_int(counted)
         blocks = config.get("block_configs")
         if not isinstance(blocks, list) or len(blocks) < layers:
             raise LayoutError(f"block_configs has no entry for each of the {layers} layers")
@@ -80,11 +80,11 @@ def _kv_heads(block: object, heads: Known) -> Known | None:
         raise LayoutError("a block of block_configs says nothing of attention")
     if attention.get("no_op") or attention.get("replace_with_linear"):
         return None
-    group = whole(count(attention, "n_heads_in_group", inside="block_configs"))
-    if whole(heads) % group:
+    group = as_int(count(attention, "n_heads_in_group", inside="block_configs"))
+    if as_int(heads) % group:
         raise LayoutError(f"{heads.number} query heads do not divide into groups of {group}")
     return known(
-        whole(heads) // group,
+        as_int(heads) // group,
         COUNT,
         Origin.THEORETICAL,
         name="kv_heads",

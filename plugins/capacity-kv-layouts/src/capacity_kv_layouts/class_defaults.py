@@ -12,10 +12,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from capacity_core.api.config_fields import Completed
 from capacity_core.api.kv_layouts import KVLayout, LayoutReading, ModelConfig, Serving
-
-FILLED = "_class_defaults"
-"""Under this key stand the names of the fields that were filled in."""
 
 _HEAD_DIM = {
     64: ("gpt_oss",),
@@ -127,7 +125,7 @@ def filled(config: ModelConfig) -> ModelConfig:
             "hidden_size": hidden,
         }
         added |= {k: v for k, v in sizes.items() if k not in nested}
-    return {**config, **added, FILLED: frozenset(added)} if added else config
+    return Completed(config, added, f"transformers' class of {kind}") if added else config
 
 
 @attrs.frozen

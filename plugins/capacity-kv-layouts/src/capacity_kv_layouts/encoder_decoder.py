@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, count, given, layer_count
 from capacity_core.api.kv_layouts import (
     Keeps,
     LayoutReading,
@@ -14,7 +15,6 @@ from capacity_core.api.kv_layouts import (
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_REQUEST
 from capacity_core.values import Known, Unknown
-from capacity_kv_layouts.config_fields import count, given, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -27,7 +27,7 @@ from capacity_kv_layouts.heads import (
     shared_out,
 )
 from capacity_kv_layouts.latent import has_latent
-from capacity_kv_layouts.layers import Cache, amount, assemble
+from capacity_kv_layouts.layers import Cache, amount, assemble, one_framework
 
 _SPEECH_SOURCE = (
     "vLLM 0.33.0 vllm/model_executor/models/whisper.py, vllm/v1/kv_cache_interface.py "
@@ -59,9 +59,9 @@ class EncoderDecoder:
         own = kv_cache("keys and values", heads, head_dims(config, heads, ("d_model",)), serving)
         own = attrs.evolve(own, source=_SPEECH_SOURCE)
         caches: tuple[Cache, ...] = (own,)
-        layers = whole(encoder) + 2 * whole(decoder)
+        layers = as_int(encoder) + 2 * as_int(decoder)
         if framework != "sglang":
-            caches, layers = (own, _of_encoder(config, own)), whole(decoder)
+            caches, layers = (own, _of_encoder(config, own)), as_int(decoder)
         return assemble(
             "encoder-decoder",
             [caches] * layers,
@@ -124,7 +124,7 @@ class CrossAttention:
         layers = layer_count(config, *LAYERS)
         return assemble(
             f"{family_of(heads, kv_heads)} with cross attention",
-            [(cache,)] * whole(layers),
+            [(cache,)] * as_int(layers),
             serving,
             counted=layers.evidence,
             replication=shared_out(kv_heads, serving.placement)[1],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, layer_count
 from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
-from capacity_kv_layouts.config_fields import layer_count, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     KV_HEADS,
@@ -54,7 +54,7 @@ class GroupedQuery:
         cache = kv_cache("keys and values", kv_heads, head_dims(config, heads), serving)
         return assemble(
             family_of(heads, kv_heads),
-            [(cache,)] * whole(layers),
+            [(cache,)] * as_int(layers),
             serving,
             counted=layers.evidence,
             replication=replication,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 
+from capacity_core.api.config_fields import as_int, cited, count, given
 from capacity_core.api.kv_layouts import Keeps, ModelConfig, Placement, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN, COUNT
 from capacity_core.values import Known, Origin, Unknown, Value, known
-from capacity_kv_layouts.config_fields import cited, count, given, whole
 from capacity_kv_layouts.formats import head_of
 from capacity_kv_layouts.layers import Cache, amount, type_unknown
 
@@ -80,7 +80,7 @@ def kv_cache(
     # SGLang sizes both sides by the key (fp4_kv_cache_quant_method.py:744).
     if serving.framework == "sglang" and serving.dtype in _ONE_DIM:
         value = key
-    head = head_of(serving.dtype, whole(key), whole(value))
+    head = head_of(serving.dtype, as_int(key), as_int(value))
     return Cache(
         name=name,
         keeps=keeps,
@@ -90,7 +90,7 @@ def kv_cache(
         per_token=type_unknown(serving.dtype, kv_heads, key, value)
         if head is None
         else amount(
-            whole(held) * head.bytes,
+            as_int(held) * head.bytes,
             BYTES_PER_TOKEN,
             f"{held.number} KV heads * {head.words}",
             kv_heads,
@@ -103,7 +103,7 @@ def kv_cache(
 def _refuse_context(kv_heads: Known, serving: Serving) -> None:
     """vLLM shares tokens only among ranks that hold the same head (config/model.py:1579)."""
     placement = serving.placement
-    copies = placement.ranks // whole(kv_heads)
+    copies = placement.ranks // as_int(kv_heads)
     if serving.framework == "vllm" and placement.context > max(1, copies):
         raise LayoutError(
             f"vLLM shares a request's tokens only among ranks that hold the same KV head: "
@@ -121,7 +121,7 @@ def query_heads(
     """
     heads = count(config, *names)
     ranks = placement.ranks
-    if whole(heads) % ranks:
+    if as_int(heads) % ranks:
         raise LayoutError(
             f"{heads.number} {heads.name} cannot be shared out evenly among {ranks} "
             "tensor-parallel ranks; engines refuse it"
@@ -159,7 +159,7 @@ def shared_out(kv_heads: Known, placement: Placement) -> tuple[Known, Known]:
 
     Raises LayoutError when neither of KV heads and attention_tensor divides the other.
     """
-    heads, ranks = whole(kv_heads), placement.attention_tensor
+    heads, ranks = as_int(kv_heads), placement.attention_tensor
     if heads % ranks and ranks % heads:
         raise LayoutError(
             f"{heads} KV heads and {ranks} tensor-parallel ranks: neither number divides the other,"
@@ -205,13 +205,13 @@ def head_dims(
         key = count(config, *_HEAD_DIM)
     else:
         hidden = count(config, *hidden_names)
-        if whole(hidden) < whole(heads):
+        if as_int(hidden) < as_int(heads):
             raise LayoutError(
                 f"{hidden.name} {hidden.number} is less than {heads.name} "
                 f"{heads.number}: a head would have no element"
             )
         key = known(
-            whole(hidden) // whole(heads),
+            as_int(hidden) // as_int(heads),
             COUNT,
             Origin.THEORETICAL,
             name="head_dim",

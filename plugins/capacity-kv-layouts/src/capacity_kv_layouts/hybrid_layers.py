@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from capacity_core.api.config_fields import as_int, count, given, layer_count, section
 from capacity_core.api.kv_layouts import ModelConfig
 from capacity_core.errors import LayoutError
-from capacity_kv_layouts.config_fields import count, given, layer_count, section, whole
 
 ATTENTION, STATE, BOTH, NEITHER = "attention", "state", "both", "neither"
 KDA_SECTION = "linear_attn_config"
@@ -60,13 +60,13 @@ def by_words(*names: str) -> LayerKinds:
 
 
 def _layers(config: ModelConfig) -> int:
-    return whole(layer_count(config, "num_hidden_layers"))
+    return as_int(layer_count(config, "num_hidden_layers"))
 
 
 def by_interval(config: ModelConfig) -> list[str]:
     """Qwen3-Next: SGLang reads the interval, vLLM the list; files have either or both, in step."""
     if given(config, "full_attention_interval"):
-        every = whole(count(config, "full_attention_interval"))
+        every = as_int(count(config, "full_attention_interval"))
         return [STATE if (i + 1) % every else ATTENTION for i in range(_layers(config))]
     return list(by_words("layer_types", "layers_block_type")(config))
 
@@ -74,7 +74,7 @@ def by_interval(config: ModelConfig) -> list[str]:
 def by_period(config: ModelConfig) -> list[str]:
     if config.get("layers_block_type"):
         return list(by_words("layers_block_type")(config))
-    period = whole(count(config, "attn_layer_period"))
+    period = as_int(count(config, "attn_layer_period"))
     offset = config.get("attn_layer_offset")
     if not isinstance(offset, int):
         raise LayoutError("the configuration has no attn_layer_offset")
@@ -118,7 +118,7 @@ def by_groups(config: ModelConfig) -> list[str]:
         if len(listed) < _layers(config):
             raise LayoutError("attn_type_list has no entry for each layer")
         return [ATTENTION if each == 1 else STATE for each in listed[: _layers(config)]]
-    size, layers = whole(count(config, "layer_group_size")), _layers(config)
+    size, layers = as_int(count(config, "layer_group_size")), _layers(config)
     rest = layers // size * size if config.get("short_conv_kernel_size") is not None else layers
     return [ATTENTION if (i + 1) % size == 0 or i >= rest else STATE for i in range(layers)]
 

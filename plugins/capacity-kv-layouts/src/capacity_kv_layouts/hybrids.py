@@ -12,18 +12,12 @@ from collections.abc import Callable
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, count, given, section
 from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Placement, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
 from capacity_kv_layouts import states
-from capacity_kv_layouts.config_fields import (
-    count,
-    given,
-    one_framework,
-    section,
-    whole,
-)
 from capacity_kv_layouts.heads import head_dims, kv_cache, kv_heads_of, query_heads, shared_out
 from capacity_kv_layouts.hybrid_layers import (
     ATTENTION,
@@ -41,7 +35,7 @@ from capacity_kv_layouts.hybrid_layers import (
     everywhere,
 )
 from capacity_kv_layouts.latent import latent_cache, one_latent
-from capacity_kv_layouts.layers import Cache, assemble
+from capacity_kv_layouts.layers import Cache, assemble, one_framework
 
 _TELLING = (
     "num_hidden_layers",
@@ -138,7 +132,7 @@ class Hybrid:
 
 
 def _refuse_rest(config: ModelConfig, layers: int) -> None:
-    size = whole(count(config, "layer_group_size"))
+    size = as_int(count(config, "layer_group_size"))
     if layers % size:
         raise LayoutError(
             f"layer_group_size {size} does not divide {layers} layers, which SGLang refuses"

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, cited, count, layer_count
 from capacity_core.api.kv_layouts import (
     LayoutReading,
     ModelConfig,
@@ -17,10 +18,9 @@ from capacity_core.api.kv_layouts import (
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN, COUNT
 from capacity_core.values import Known, Origin, Unknown, Value, known
-from capacity_kv_layouts.config_fields import cited, count, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import LAYERS, kv_cache, query_heads, shared_out
-from capacity_kv_layouts.layers import Cache, amount, assemble, type_unknown
+from capacity_kv_layouts.layers import Cache, amount, assemble, one_framework, type_unknown
 
 # Named, because the same fields mean something else elsewhere: MiniCPM3 is latent in SGLang alone.
 # SGLang 0.5.23 srt/configs/model_config.py `_derive_model_shapes`; vLLM 0.33.0
@@ -94,7 +94,7 @@ class Latent:
         attentions = 2 if config.get("model_type") == "longcat_flash" else 1
         caches = [
             (main, *_index_of(config, layer, index, serving)) * attentions
-            for layer in range(whole(layers))
+            for layer in range(as_int(layers))
         ]
         return assemble(
             "DSA" if indexed else "MLA",
@@ -129,7 +129,7 @@ def _expanded(config: ModelConfig, heads: Known, serving: Serving) -> LayoutRead
     vllm/model_executor/models/minicpm3.py:72)."""
     parts = count(config, "qk_nope_head_dim"), count(config, "qk_rope_head_dim")
     dim = known(
-        whole(parts[0]) + whole(parts[1]),
+        as_int(parts[0]) + as_int(parts[1]),
         COUNT,
         Origin.THEORETICAL,
         name="head_dim",
@@ -139,7 +139,7 @@ def _expanded(config: ModelConfig, heads: Known, serving: Serving) -> LayoutRead
     layers = layer_count(config, *LAYERS)
     return assemble(
         "MHA",
-        [(kv_cache("keys and values", heads, (dim, dim), serving),)] * whole(layers),
+        [(kv_cache("keys and values", heads, (dim, dim), serving),)] * as_int(layers),
         serving,
         counted=layers.evidence,
         replication=shared_out(heads, serving.placement)[1],
@@ -193,10 +193,10 @@ def latent_cache(
         evidence = cited(rank, rotary)
         cost: Value = Unknown(why=_DEVICE_DECIDES, unit=BYTES_PER_TOKEN, evidence=evidence)
     elif size is not None:
-        elements = whole(rank) + whole(rotary)
+        elements = as_int(rank) + as_int(rotary)
         cost = amount(elements * size, BYTES_PER_TOKEN, f"({fields}) * {size} B", rank, rotary)
     elif dtype in _ROWS:
-        if (whole(rank), whole(rotary)) != (512, 64):
+        if (as_int(rank), as_int(rotary)) != (512, 64):
             raise LayoutError(f"rows of {dtype} are known for a latent of 512 + 64, not {fields}")
         how = f"{_ROWS[dtype]} B row of {dtype}"
         cost = amount(_ROWS[dtype], BYTES_PER_TOKEN, how, rank, rotary)
@@ -219,11 +219,11 @@ def index_cache(config: ModelConfig, serving: Serving) -> Cache:
     """The index key of one layer: fp8 with a scale of 4 B for each 128 elements, whatever the KV
     type; on NPUs of SGLang in the KV type, where that is not fp8_e4m3."""
     dim = count(config, "index_head_dim")
-    size = whole(dim) + Fraction(whole(dim), 128) * 4
+    size = as_int(dim) + Fraction(as_int(dim), 128) * 4
     how = f"({dim.number} index_head_dim + {dim.number} / 128 * 4 scales) B"
     each = element_bytes(serving.dtype)
     if serving.framework == "sglang" and serving.device == "npu" and serving.dtype != "fp8_e4m3":
-        size, how = Fraction(whole(dim) * (each or 0)), f"{dim.number} index_head_dim * {each} B"
+        size, how = Fraction(as_int(dim) * (each or 0)), f"{dim.number} index_head_dim * {each} B"
     cost: Value = amount(size, BYTES_PER_TOKEN, how, dim)
     if not size:
         cost = type_unknown(serving.dtype, dim)
@@ -261,8 +261,8 @@ def shares_index(config: ModelConfig, layer: int, serving: Serving) -> bool:
         return layer < len(pattern) and pattern[layer] == "S"
     if not config.get("index_topk_freq"):
         return False
-    frequency = whole(count(config, "index_topk_freq"))
+    frequency = as_int(count(config, "index_topk_freq"))
     offset = 2
     if config.get("index_skip_topk_offset") is not None:
-        offset = whole(count(config, "index_skip_topk_offset"))
+        offset = as_int(count(config, "index_skip_topk_offset"))
     return max(layer - offset + 1, 0) % frequency != 0

@@ -13,15 +13,16 @@ from fractions import Fraction
 
 import attrs
 
+from capacity_core.api.config_fields import cited
 from capacity_core.api.kv_layouts import (
     CacheTerm,
     Keeps,
     LayoutReading,
     Serving,
 )
+from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN, TOKENS, Unit
-from capacity_core.values import Known, Origin, Unknown, Value
-from capacity_kv_layouts.config_fields import cited
+from capacity_core.values import Known, Origin, Unknown, Value, known
 
 
 @attrs.frozen(kw_only=True)
@@ -49,14 +50,9 @@ Layers = Sequence[tuple[Cache, ...]]
 
 def amount(number: Fraction | int, unit: Unit, how: str, *operands: Known) -> Known:
     """A figure that follows from fields of the configuration, which it cites."""
-    exact = Fraction(number)
-    return Known(
-        amount=Decimal(exact.numerator) / Decimal(exact.denominator),
-        unit=unit,
-        origin=Origin.THEORETICAL,
-        how=how,
+    return attrs.evolve(
+        known(number, unit, Origin.THEORETICAL, how=how, evidence=cited(*operands)),
         operands=operands,
-        evidence=cited(*operands),
         assuming=tuple(dict.fromkeys(why for operand in operands for why in operand.assuming)),
     )
 
@@ -111,6 +107,20 @@ def assemble(
 
 
 _TITLES = {"sglang": "SGLang ", "vllm": "vLLM "}
+
+
+def one_framework(serving: Serving, subject: str) -> str:
+    """The framework's name, where engines differ in `subject`.
+
+    Raises LayoutError when it is not given, and for one whose ways nobody wrote down here.
+    """
+    if serving.framework is None:
+        raise LayoutError(
+            f"engines differ in how they keep {subject}; name one with --framework sglang or vllm"
+        )
+    if serving.framework not in _TITLES:
+        raise LayoutError(f"how {serving.framework} keeps {subject} is not known")
+    return serving.framework
 
 
 def _of_framework(source: str, serving: Serving) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, count, layer_count, section
 from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN
 from capacity_core.values import Known
-from capacity_kv_layouts.config_fields import count, layer_count, one_framework, section, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -21,7 +21,7 @@ from capacity_kv_layouts.heads import (
     shared_out,
 )
 from capacity_kv_layouts.latent import has_latent
-from capacity_kv_layouts.layers import Cache, amount, assemble
+from capacity_kv_layouts.layers import Cache, amount, assemble, one_framework
 
 SOURCE = (
     "SGLang 0.5.23 srt/model_executor/pool_configurator.py:400; "
@@ -57,7 +57,7 @@ class SparseIndex:
         told = section(config, _SECTION)
         heads, kv_heads = query_heads(config, serving.placement), kv_heads_of(config)
         counted = layer_count(config, *LAYERS)
-        layers = whole(counted)
+        layers = as_int(counted)
         main = kv_cache(
             "keys and values", kv_heads, head_dims(config, heads), _whole_bytes(serving)
         )
@@ -97,7 +97,7 @@ def _whole_bytes(serving: Serving) -> Serving:
 def _index(dim: Known, keys_alone: bool) -> Cache:
     sides, name = (1, "index key") if keys_alone else (2, "index key and value")
     how = f"{sides} * {dim.number} sparse_index_dim * {_MODEL_BYTES} B"
-    cost = amount(sides * whole(dim) * _MODEL_BYTES, BYTES_PER_TOKEN, how, dim)
+    cost = amount(sides * as_int(dim) * _MODEL_BYTES, BYTES_PER_TOKEN, how, dim)
     return Cache(
         name=name,
         per_token=cost,

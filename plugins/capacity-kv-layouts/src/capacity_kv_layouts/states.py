@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, cited, count, given
 from capacity_core.api.kv_layouts import (
     Keeps,
     ModelConfig,
@@ -22,8 +23,7 @@ from capacity_core.api.kv_layouts import (
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_REQUEST
 from capacity_core.values import Known, Unknown
-from capacity_kv_layouts.config_fields import cited, count, given, one_framework, whole
-from capacity_kv_layouts.layers import Cache, amount
+from capacity_kv_layouts.layers import Cache, amount, one_framework
 
 _FORMULA = "layers * (convolution's window * its bytes + state * its bytes)"
 SOURCE = (
@@ -83,12 +83,12 @@ def mamba2(config: ModelConfig, serving: Serving, fields: Mamba2Fields, types: S
     groups, size = count(config, fields.groups), count(config, fields.size)
     kernel = count(config, fields.kernel)
     inner, inner_fields = _inner(config, fields, heads, dim)
-    spread = whole(groups) if whole(groups) % ranks == 0 else ranks
-    channels = _divided(inner + 2 * spread * whole(size), ranks, "channels of the convolution")
-    state = _divided(whole(heads), ranks, heads.name) * whole(dim) * whole(size)
+    spread = as_int(groups) if as_int(groups) % ranks == 0 else ranks
+    channels = _divided(inner + 2 * spread * as_int(size), ranks, "channels of the convolution")
+    state = _divided(as_int(heads), ranks, heads.name) * as_int(dim) * as_int(size)
     return _state(
         "Mamba-2 state",
-        (channels, whole(kernel) - 1),
+        (channels, as_int(kernel) - 1),
         state,
         types,
         (heads, dim, groups, size, kernel, *inner_fields),
@@ -100,11 +100,11 @@ def _inner(
 ) -> tuple[int, tuple[Known, ...]]:
     if fields.inner is not None and given(config, fields.inner):
         inner = count(config, fields.inner)
-        return whole(inner), (inner,)
+        return as_int(inner), (inner,)
     if fields.expand is not None:
         expand, hidden = count(config, fields.expand), count(config, "hidden_size")
-        return whole(expand) * whole(hidden), (expand, hidden)
-    return whole(heads) * whole(dim), ()
+        return as_int(expand) * as_int(hidden), (expand, hidden)
+    return as_int(heads) * as_int(dim), ()
 
 
 def mamba1(
@@ -115,14 +115,14 @@ def mamba1(
     inner_name, size_name, kernel_name = names
     inner = count(config, inner_name)
     fields: tuple[Known, ...] = (inner,)
-    channels = whole(inner)
+    channels = as_int(inner)
     if "expand" in inner_name:
         hidden = count(config, "hidden_size")
-        channels, fields = channels * whole(hidden), (inner, hidden)
+        channels, fields = channels * as_int(hidden), (inner, hidden)
     size, kernel = count(config, size_name), count(config, kernel_name)
     channels = _divided(channels, serving.placement.ranks, "channels")
-    window = (channels, whole(kernel) - 1)
-    return _state("Mamba-1 state", window, channels * whole(size), types, (*fields, size, kernel))
+    window = (channels, as_int(kernel) - 1)
+    return _state("Mamba-1 state", window, channels * as_int(size), types, (*fields, size, kernel))
 
 
 def delta_net(config: ModelConfig, serving: Serving, types: StateTypes) -> Cache:
@@ -131,11 +131,11 @@ def delta_net(config: ModelConfig, serving: Serving, types: StateTypes) -> Cache
     fields = {name: count(config, f"linear_{_NUMBERED.get(name, name)}") for name in names}
     kernel = count(config, "linear_conv_kernel_dim")
     ranks = serving.placement.ranks
-    keys, values, key_dim, value_dim = (whole(fields[name]) for name in names)
+    keys, values, key_dim, value_dim = (as_int(fields[name]) for name in names)
     channels = _divided(2 * keys * key_dim + values * value_dim, ranks, "channels")
     state = _divided(values, ranks, "linear value heads") * key_dim * value_dim
     return _state(
-        "delta net state", (channels, whole(kernel) - 1), state, types, (*fields.values(), kernel)
+        "delta net state", (channels, as_int(kernel) - 1), state, types, (*fields.values(), kernel)
     )
 
 
@@ -149,11 +149,11 @@ def delta_attention(
     dimension and the kernel. The state is fp32 in both engines unless another type was asked for
     (SGLang 0.5.23 srt/arg_groups/serving_hook.py:419, vLLM's `kda_state_dtype`)."""
     heads, dim, kernel = sizes
-    held = _divided(whole(heads), serving.placement.ranks, "linear attention heads")
+    held = _divided(as_int(heads), serving.placement.ranks, "linear attention heads")
     return _state(
         "KDA state",
-        (3 * held * whole(dim), whole(kernel) - 1),
-        held * whole(dim) ** 2,
+        (3 * held * as_int(dim), as_int(kernel) - 1),
+        held * as_int(dim) ** 2,
         types if serving.state_dtype is not None else attrs.evolve(types, recurrent=4),
         sizes,
     )
@@ -162,15 +162,15 @@ def delta_attention(
 def lightning(sizes: tuple[Known, Known], serving: Serving, types: StateTypes) -> Cache:
     """State of lightning attention; `sizes` are heads and their dimension."""
     heads, dim = sizes
-    held = _divided(whole(heads), serving.placement.ranks, "linear attention heads")
-    return _state("lightning state", (0, 0), held * whole(dim) ** 2, types, sizes)
+    held = _divided(as_int(heads), serving.placement.ranks, "linear attention heads")
+    return _state("lightning state", (0, 0), held * as_int(dim) ** 2, types, sizes)
 
 
 def short_convolution(sizes: tuple[Known, Known], serving: Serving, types: StateTypes) -> Cache:
     """The window of a short convolution; `sizes` are channels and the kernel."""
     channels, kernel = sizes
-    held = _divided(whole(channels), serving.placement.ranks, "channels")
-    return _state("short convolution", (held, whole(kernel) - 1), 0, types, sizes)
+    held = _divided(as_int(channels), serving.placement.ranks, "channels")
+    return _state("short convolution", (held, as_int(kernel) - 1), 0, types, sizes)
 
 
 def _divided(number: int, ranks: int, what: str | None) -> int:

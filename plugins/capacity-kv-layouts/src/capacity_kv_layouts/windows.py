@@ -14,11 +14,11 @@ from fractions import Fraction
 
 import attrs
 
+from capacity_core.api.config_fields import as_int, count, given, layer_count
 from capacity_core.api.kv_layouts import Keeps, LayoutReading, ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
-from capacity_kv_layouts.config_fields import count, given, layer_count, one_framework, whole
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -29,7 +29,7 @@ from capacity_kv_layouts.heads import (
     kv_heads_of,
     query_heads,
 )
-from capacity_kv_layouts.layers import Cache, assemble
+from capacity_kv_layouts.layers import Cache, assemble, one_framework
 
 SOURCE = (
     "SGLang 0.5.23 srt/model_executor/pool_configurator.py `HybridSWAPoolConfigurator`, "
@@ -150,7 +150,7 @@ class Windows:
         framework = one_framework(serving, "sliding windows")
         heads = query_heads(config, serving.placement)
         counted = layer_count(config, *LAYERS)
-        layers = whole(counted)
+        layers = as_int(counted)
         kinds = layer_kinds(config, layers, framework)
         pooled = framework != "sglang" or _has_window_pool(config)
         if not pooled:
@@ -305,7 +305,7 @@ def _window(config: ModelConfig, keeps: Keeps) -> Known:
     if config.get("model_type") not in _ONE_MORE:
         return window
     return known(
-        whole(window) + 1,
+        as_int(window) + 1,
         COUNT,
         Origin.THEORETICAL,
         how=f"{window.number} {window.name} + 1",
@@ -344,7 +344,7 @@ def _shared(config: ModelConfig, layers: int) -> int:
         )
     if not field:
         return 0
-    shared = whole(count(config, "num_kv_shared_layers"))
+    shared = as_int(count(config, "num_kv_shared_layers"))
     if shared >= layers:
         raise LayoutError(
             f"num_kv_shared_layers is {shared} of {layers} layers: none would keep KV"

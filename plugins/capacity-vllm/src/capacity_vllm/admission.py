@@ -36,7 +36,7 @@ class VllmAdmission:
     lines: tuple[str, ...] = ()
 
     def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
-        """Requests of one kind without preemption, and how many are let in at once."""
+        """Requests of one kind without preemption, and how many are admitted at once."""
         if self.printed.length is None or self.context_parallel:
             return None
         assumed = self._assumed(request)
@@ -110,8 +110,8 @@ class VllmAdmission:
     def _bounds(
         self, ways: Sequence[Way], request: Request
     ) -> tuple[int | None, int, tuple[int, int]]:
-        """The least and the most that fit, and that are let in, over all ways; where the prompt is
-        not said, over a request that is all prompt and one that is all output."""
+        """The least and the most that fit, and that are admitted, over all ways; where no prompt is
+        given, over a request that is all prompt and one that is all output."""
         lows, highs, admitted = [], [], []
         for way, number in ways:
             plan, drafts = way, self.printed.drafts

@@ -77,7 +77,7 @@ class Plan:
         return total
 
     def _reckoned(self, group: Group, tokens: int, length: int) -> int | None:
-        """Blocks that one group asks for when a request of `tokens` is let in."""
+        """Blocks that one group asks for when a request of `tokens` is admitted."""
         if group.keeps is Keeps.ALL:
             return _blocks(tokens, group.block)
         if group.keeps is Keeps.STATE:
@@ -164,7 +164,7 @@ class Plan:
 
 @attrs.frozen(kw_only=True)
 class Hold:
-    """Blocks of one request: `asked` when it is let in, `filled` after its prompt, `end` at most
+    """Blocks of one request: `asked` when it is admitted, `filled` after its prompt, `end` at most
     while it generates."""
 
     asked: int
@@ -175,14 +175,14 @@ class Hold:
         return Hold(asked=self.asked * count, filled=self.filled * count, end=self.end * count)
 
     def fit(self, usable: int, beside: int) -> int:
-        """Requests that run to their end beside one another: the last one is let in while each of
+        """Requests that run to their end beside one another: the last one is admitted while each of
         the others holds `beside` blocks."""
         if usable < max(self.asked, self.end):
             return 0
         return min(usable // self.end, 1 + (usable - self.asked) // beside)
 
     def admitted(self, usable: int) -> int:
-        """Requests that are let in at once: the gate looks at prompts alone."""
+        """Requests that are admitted at once: the gate looks at prompts alone."""
         return 0 if usable < self.asked else 1 + (usable - self.asked) // self.filled
 
 

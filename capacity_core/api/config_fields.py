@@ -1,14 +1,23 @@
-"""Fields of a config.json as counts that cite where they come from."""
+"""Fields of a config.json as counts that cite where they come from: what a KV layout reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from capacity_core.api.kv_layouts import ModelConfig, Serving
+from capacity_core.api.kv_layouts import ModelConfig
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
-from capacity_kv_layouts.class_defaults import FILLED
+
+
+class Completed(dict[str, object]):
+    """A configuration with fields that its file leaves out: `defaults` are their names, and `said`
+    who says so. Figures that rest on them assume them."""
+
+    def __init__(self, config: ModelConfig, defaults: Mapping[str, object], said: str) -> None:
+        super().__init__({**config, **defaults})
+        self.defaults = frozenset(defaults)
+        self.said = said
 
 
 def given(config: ModelConfig, *names: str) -> bool:
@@ -61,16 +70,27 @@ def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
         )
     if number > _MOST:
         raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
-    filled = config.get(FILLED)
-    if isinstance(filled, frozenset) and name in filled:
+    if isinstance(config, Completed) and name in config.defaults:
         default = known(number, COUNT, Origin.ASSUMED, name=name, evidence=("config0:model_type",))
-        kind = config.get("model_type")
-        return default.assume(f"{name} is {number}, as in transformers' class of {kind}")
+        return default.assume(f"{name} is {number}, as in {config.said}")
     path = name if inside is None else f"{inside}.{name}"
     return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{path}",))
 
 
-def whole(value: Known) -> int:
+def counts(config: ModelConfig, name: str) -> tuple[int, ...]:
+    """A list of whole numbers, one for each layer or the like.
+
+    Raises LayoutError, naming the field, when it is absent or no such list.
+    """
+    listed = config.get(name)
+    if not isinstance(listed, list) or any(
+        not isinstance(each, int) or isinstance(each, bool) for each in listed
+    ):
+        raise LayoutError(f"the configuration has no {name}, a list of whole numbers")
+    return tuple(listed)
+
+
+def as_int(value: Known) -> int:
     """A count as an int."""
     return int(value.number)
 
@@ -78,20 +98,3 @@ def whole(value: Known) -> int:
 def cited(*values: Known) -> tuple[str, ...]:
     """The fields that `values` rest on, each once."""
     return tuple(dict.fromkeys(field for value in values for field in value.evidence))
-
-
-_FRAMEWORKS = ("sglang", "vllm")
-
-
-def one_framework(serving: Serving, subject: str) -> str:
-    """The framework's name, where engines differ in `subject`.
-
-    Raises LayoutError when it is not given, and for one whose ways nobody wrote down here.
-    """
-    if serving.framework is None:
-        raise LayoutError(
-            f"engines differ in how they keep {subject}; name one with --framework sglang or vllm"
-        )
-    if serving.framework not in _FRAMEWORKS:
-        raise LayoutError(f"how {serving.framework} keeps {subject} is not known")
-    return serving.framework
