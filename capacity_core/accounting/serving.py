@@ -50,6 +50,7 @@ def serving_of(ledger: Ledger, config: ModelConfig, split: LayerSplit | None) ->
         speculative=isinstance(deployment.speculative, Known),
         sizing_mode=_text(kv.sizing_mode),
         window_share=kv.window_share.number if isinstance(kv.window_share, Known) else None,
+        keeps_all=kv.keeps_all,
         state_dtype=_text(deployment.state_dtype),
         device=_text(deployment.device),
         evidence=tuple(dict.fromkeys(line for value in said for line in value.evidence)),

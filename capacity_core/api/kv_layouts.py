@@ -82,8 +82,9 @@ class Serving:
     own name); where `auto` was asked for it is the model's own, and `dtype_assumed`. `variant` is
     one of the layout's own `variants` that was asked for. `draft_layers` of the same kind are added
     for speculative decoding; `speculative` that it is on, whatever its layers. `sizing_mode` and
-    `window_share` say how the engine sized its pools, where it has several ways. `state_dtype` is
-    the type of recurrent states that was asked for, `device` the kind of device (cuda, npu, …).
+    `window_share` say how the engine sized its pools, where it has several ways; `keeps_all` that
+    its log shows every layer keeping every token, whatever windows it has. `state_dtype` is the
+    type of recurrent states that was asked for, `device` the kind of device (cuda, npu, …).
     `evidence` are the lines that say all this, which every figure cites besides.
     """
 
@@ -98,6 +99,7 @@ class Serving:
     speculative: bool = False
     sizing_mode: str | None = None
     window_share: Decimal | None = None
+    keeps_all: bool = False
     state_dtype: str | None = None
     device: str | None = None
     evidence: tuple[str, ...] = ()

@@ -257,7 +257,8 @@ class KvFacts:
     shorter request rests: one when it is printed, none when nothing limits it. `share_bounds` says
     whether a shorter request surely costs its share of the longest one's. `unusable` is what the
     pool counts but no request can have (tokens). `window_share` is the tokens of a window's pool
-    over those of the full one, where it was asked for. `assumes` is what the use of the tokens
+    over those of the full one, where it was asked for. `keeps_all` says that the log shows every
+    layer keeping every token, whatever windows it has. `assumes` is what the use of the tokens
     rests on.
 
     `if_plain` is what a token costs if every layer keeps every token, where the log does not say
@@ -274,6 +275,7 @@ class KvFacts:
     bytes_per_full_token: Value = _UNSAID
     sizing_mode: Value = _UNSAID
     window_share: Value = _UNSAID_RATIO
+    keeps_all: bool = False
     dtype: Value = _UNSAID
     assumes: tuple[str, ...] = ()
     if_plain: Value = _UNSAID

@@ -409,10 +409,10 @@ def test_without_its_window_sglangs_full_pool_is_an_upper_limit(tmp_path: Path) 
 
 
 def test_sglangs_full_pool_binds_where_windows_are_plenty(tmp_path: Path) -> None:
-    """200,000 // 20,000 = 10 requests hold at most ten times 20,000 tokens of the other pool."""
+    """200,000 // 19,900 = 10 requests hold at most ten times 19,900 tokens of the other pool."""
     path = write(tmp_path, "config.json", json.dumps(GPT_OSS))
-    lines = hybrid(window=190_000, page_size=1)
-    report = report_on(tmp_path, lines, config=path, request_tokens=(Request(20_000, 19_000),))
+    lines = hybrid(window=240_000, page_size=1)
+    report = report_on(tmp_path, lines, config=path, request_tokens=(Request(19_900, 19_000),))
     row = the_row(report)
     assert row["token_limit"]["value"] == 10
     assert row["bound_by"] == "tokens"

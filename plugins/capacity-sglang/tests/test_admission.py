@@ -46,6 +46,7 @@ def admission(**more: Any) -> SglangAdmission:
         "ahead": True,
         "slots_each": NO_SLOTS,
         "reserved": None,
+        "since": (0, 5, 23),
     }
     return SglangAdmission(**(hybrid | more))
 
@@ -135,8 +136,11 @@ def test_the_windows_pool_limits_where_it_is_small(
 
 
 def test_the_full_pool_limits_where_it_is_small() -> None:
-    """20,000 // 5,000 = 4, and a window's pool of a million takes hundreds."""
-    assert by_pools(Request(5000, 4000), full=20_000, window_tokens=said(1_000_000)) == (4, 4)
+    """20,002 // 5,000 = 4, and a window's pool of a million takes hundreds; the fourth of 20,000 is
+    not let in beside three: 5,000 + 1 must be less than the 5,000 that are left."""
+    huge = said(1_000_000)
+    assert by_pools(Request(5000, 4000), full=20_002, window_tokens=huge) == (4, 4)
+    assert by_pools(Request(5000, 4000), full=20_000, window_tokens=huge) == (3, 4)
 
 
 def test_the_lesser_of_both_pools_is_the_bound() -> None:
@@ -159,7 +163,8 @@ def test_tokens_are_taken_in_whole_pages() -> None:
     assert (-(-5001 // 64) * 64, 50_560 // 5056, 50_560 // 5001) == (5056, 10, 10)
     huge = said(1_000_000_000)
     assert by_pools(Request(5001, 4000), page=said(64), full=50_559, window_tokens=huge) == (9, 9)
-    assert by_pools(Request(5001, 4000), page=said(64), full=50_560, window_tokens=huge) == (10, 10)
+    assert by_pools(Request(5001, 4000), page=said(64), full=50_560, window_tokens=huge) == (9, 10)
+    assert by_pools(Request(5001, 4000), page=said(64), full=50_625, window_tokens=huge) == (10, 10)
 
 
 def test_a_pool_too_small_for_what_prefills_may_take_none() -> None:
@@ -418,3 +423,99 @@ def test_a_larger_windows_pool_never_fits_fewer(
     few = span(tokens_of(run.fit(worker(), request, layout())))
     many = span(tokens_of(larger.fit(worker(), request, layout())))
     assert all(less <= greater for less, greater in zip(few, many, strict=True))
+
+
+# --- releases and roles ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("since", "held"),
+    [
+        # 4,096 + 512 in pages of 1, a window of 128, chunks of 8,192, the radix cache on. The whole
+        # prompt is one chunk and stays locked (0.5.15 mem_cache/swa_radix_cache.py:670).
+        ((0, 5, 15), 4096 + 128 + 128 + 2),
+        ((0, 5, 12), 4096 + 128 + 128 + 1 + 2),
+        ((0, 5, 5), 4096 + 512),  # nothing that is generated leaves (0.5.5 mem_cache/common.py:428)
+        ((0, 5, 16), 2 * 128 + 128 + 128 + 2),
+    ],
+)
+def test_what_the_radix_cache_locks_depends_on_the_release(
+    since: tuple[int, ...], held: int
+) -> None:
+    pool = 480_000
+    low, high = by_pools(
+        Request(4608, 4096),
+        128,
+        since=since,
+        window_tokens=said(pool),
+        full=100_000_000,
+        chunk=said(8192),
+    )
+    spare = min(2 * 8192 + 1, 2 * 4608)
+    assert low == (pool - spare) // held
+    assert low <= pool // held <= high == pool // 128
+
+
+def test_without_a_range_of_releases_the_oldest_rules_bound() -> None:
+    old, unsaid = (
+        by_pools(Request(4608, 4096), 128, since=since, full=10_000_000)
+        for since in ((0, 5, 5), ())
+    )
+    assert old == unsaid
+
+
+def alone(**more: Any) -> SglangAdmission:
+    """One pool that grows with the tokens."""
+    return admission(window_tokens=UNSAID, **({"alone": True} | more))
+
+
+def count(request: Request, pool: int, **more: Any) -> tuple[int, int]:
+    return span(tokens_of(alone(**more).fit(worker(pool), request, None)))
+
+
+def test_a_window_pool_of_no_tokens_is_none() -> None:
+    """0.5.23 with encoder-swa-bounded-replay prints swa=0: buffers of requests keep the windows."""
+    fit = admission(window_tokens=said(0)).fit(worker(100_000), Request(4608, 4096), layout())
+    assert span(tokens_of(fit)) == (21, 21)
+
+
+def test_a_server_that_prefills_generates_one_token() -> None:
+    """300,000 // 513 = 584 and 408 tokens are left: no 585th, and the last is admitted beside a
+    page (0.5.23 disaggregation/prefill.py:482)."""
+    assert count(Request(4608, 512), 300_000, role="prefill") == (584, 585)
+    assert (300_000 // 513, 300_000 // 512) == (584, 585)
+
+
+@pytest.mark.parametrize(("output", "most"), [(16, 198), (512, 198), (4096, 58)])
+def test_a_server_that_decodes_keeps_tokens_free(output: int, most: int) -> None:
+    """1,000 + 512 kept free for each (0.5.12 disaggregation/decode.py:853, 1045):
+    300,000 // 1,512 = 198."""
+    request = Request(1000 + output, 1000)
+    low, high = count(request, 300_000, role="decode", kept_free=said(512))
+    assert high == most == 300_000 // (1000 + max(output, 512))
+    assert low >= most - 1
+
+
+@pytest.mark.parametrize(("pool", "low", "high"), [(102_400, 99, 100), (102_913, 100, 100)])
+def test_the_last_request_is_admitted_beside_a_page(pool: int, low: int, high: int) -> None:
+    """1,000 + 24 in pages of 256: 100 are 102,400; the last asks for 1,024 + 256 to be less than
+    what is left (0.5.12 managers/schedule_policy.py:851)."""
+    assert (pool - 99 * 1024 > 1024 + 256) == (low == 100)
+    assert count(Request(1024, 1000), pool, page=said(256)) == (low, high)
+
+
+def test_ranks_of_decode_context_parallel_share_tokens_in_pages_of_all() -> None:
+    """8 ranks of 400,000 tokens and pages of 1: 3,200,000 // 4,608 = 694."""
+    shared = {"shards": 8, "pool_shards": (8, 8)}
+    assert count(Request(4608, 4096), 400_000, **shared) == (694, 694)
+    assert span(tokens_of(alone(**shared).fit(worker(400_000), Request(4096), None))) == (781, 781)
+    assert count(Request(4608, 4096), 400_000, shards=8, pool_shards=(1, 8)) == (86, 694)
+
+
+def test_states_that_the_printed_limit_counts_leave_it_as_it_is() -> None:
+    """From 0.5.4 the request limit is no more than slots allow (model_runner.py:1659)."""
+    counted = alone(limit_has_states=True).fit(worker(100_000, slots=360), Request(4096), None)
+    assert counted is None or counted.state is None
+    fit = alone().fit(worker(100_000, slots=360), Request(4096), None)
+    assert fit is not None
+    assert isinstance(fit.state, Unknown)

@@ -381,6 +381,43 @@ def test_a_worker_without_a_line_leaves_the_deployment_a_bound(
     assert kv["deployment_tokens"]["at_least"] == 400_000
 
 
+@ATTENTION_DP
+def test_one_rank_prints_the_request_limit_of_all_attention_dp_workers(
+    tmp_path: Path, sizes: dict[str, object]
+) -> None:
+    """`if tp_rank == 0` (0.5.12 managers/scheduler.py:775); every worker reckons it from the same
+    arguments and the least tokens of all ranks. Tokens of a rank that is not shown stay unknown."""
+    lines = said(arguments(tp_size=2, **sizes)) + said(limits(400_000, 24), rank=" DP0 TP0")
+    workers = report_on(tmp_path, *lines)["kv_pool"]["workers"]
+    assert [w["request_limit"]["value"] for w in workers] == [24, 24]
+    assert workers[1]["request_limit"]["origin"] == "derived"
+    assert [w["tokens"]["value"] for w in workers] == [400_000, None]
+
+
+def test_plain_dp_workers_do_not_speak_for_one_another(tmp_path: Path) -> None:
+    lines = said(arguments(tp_size=1, dp_size=2)) + said(limits(400_000, 24), rank=" DP0 TP0")
+    workers = report_on(tmp_path, *lines)["kv_pool"]["workers"]
+    assert [w["request_limit"]["value"] for w in workers] == [24, None]
+
+
+@pytest.mark.parametrize(
+    ("printed", "more", "limit"),
+    [
+        (2048, {"pp_max_micro_batch_size": 4}, 8),  # two micro-batches of 4
+        (2048, {"pp_max_micro_batch_size": 4, "pp_async_batch_depth": 1}, 12),
+        (7, {}, 6),  # 7 // 2 = 3 in each (0.5.12 managers/scheduler.py:742)
+        (8, {}, 8),
+        (7, {"pp_max_micro_batch_size": 4}, 7),
+    ],
+)
+def test_micro_batches_of_a_pipeline_limit_requests(
+    tmp_path: Path, printed: int, more: dict[str, object], limit: int
+) -> None:
+    lines = said(arguments(pp_size=2, **more)) + said(limits(400_000, printed), rank=" PP0")
+    (worker,) = report_on(tmp_path, *lines)["kv_pool"]["workers"]
+    assert worker["request_limit"]["value"] == limit
+
+
 def test_pools_of_some_of_a_workers_ranks_are_a_bound(tmp_path: Path) -> None:
     """tp 4 over 2 workers: two ranks share the tokens of DP0, one of them is in the log."""
     lines = said(arguments(tp_size=4, dp_size=2, enable_dp_attention=True))

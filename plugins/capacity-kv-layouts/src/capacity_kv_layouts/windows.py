@@ -152,7 +152,7 @@ class Windows:
         counted = layer_count(config, *LAYERS)
         layers = as_int(counted)
         kinds = layer_kinds(config, layers, framework)
-        pooled = framework != "sglang" or _has_window_pool(config)
+        pooled = framework != "sglang" or (_has_window_pool(config) and not serving.keeps_all)
         if not pooled:
             kinds = [Keeps.ALL] * layers
         caches = {kind: _cache(config, kind, heads, serving) for kind in dict.fromkeys(kinds)}

@@ -2,11 +2,14 @@
 the slots of states.
 
 Sources: 0.5.23 srt/managers/schedule_policy.py, srt/mem_cache/common.py (what leaves a window),
-srt/mem_cache/kv_cache_configurator.py:3062 (slots of a request).
+srt/mem_cache/kv_cache_configurator.py:3062 (slots of a request); of older releases those beside the
+code. SGLang does not print its release: where several may have printed a log, the least that one of
+them takes is the lower bound.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 import attrs
@@ -15,29 +18,41 @@ from capacity_core.api.admission import Fit, Request
 from capacity_core.api.extractors import Run
 from capacity_core.api.ledger import Deployment, KvFacts, TokenUse, WorkerFacts
 from capacity_core.api.report import LayoutRow
+from capacity_core.api.versions import release_key
 from capacity_core.units import REQUESTS, SLOTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_sglang.args import Settings
 from capacity_sglang.compressed import CompressedPools
 from capacity_sglang.limits import RequestLimit
 from capacity_sglang.pools import SlidingWindowTokens, UnifiedPool
+from capacity_sglang.reading import RankReading
+from capacity_sglang.workers import windows_alone
 
 _EVICTION_INTERVAL = 128
 """Tokens between two looks at what has left the window (SGLANG_SWA_EVICTION_INTERVAL)."""
 
 
+_NOT_PRINTED = Unknown(why="not printed", unit=TOKENS)
+
 _COUNTED = "what drafts reserve is counted among a request's tokens"
+
+Release = tuple[int, ...]
 
 
 @attrs.frozen(kw_only=True)
 class SglangAdmission:
     """What one run says of its pools beside the tokens.
 
-    `slots_each` is how many slots of states a request takes; `cached` whether finished prompts stay
-    in the radix cache and `ahead` whether scheduling overlaps, None where the arguments do not say.
-    `alone` says that no pool but the full one binds; a `unified` pool has no pages of windows, but
-    rings of requests or one buffer for all. `reserved` are the tokens that speculative decoding
-    reserves for a request, None where it is off.
+    `since` is the earliest release that can have printed it, empty when any can. `slots_each` is
+    how many slots of states a request takes, and `limit_has_states` whether the printed request
+    limit has them counted in; `cached` whether finished prompts stay in the radix cache and `ahead`
+    whether scheduling overlaps, None where the arguments do not say. `alone` says that no pool but
+    the full one binds; a `unified` pool has no pages of windows, but rings of requests or one
+    buffer for all. `reserved` are the tokens that speculative decoding reserves for a request, None
+    where it is off. `role` is that of a disaggregated server (prefill, decode), and `kept_free` the
+    tokens that one which decodes keeps free for each request. `shards` are the ranks that share out
+    a request's tokens, and `pool_shards` how many times more tokens than printed they hold
+    together. With `windows_alone` there is no full pool.
     """
 
     page: Value
@@ -49,14 +64,28 @@ class SglangAdmission:
     ahead: bool | None
     slots_each: Value
     reserved: Value | None
+    since: Release = ()
+    limit_has_states: bool = False
+    role: str | None = None
+    kept_free: Value = _NOT_PRINTED
+    shards: int = 1
+    pool_shards: tuple[int, int] = (1, 1)
+    windows_alone: bool = False
 
     def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
         """Requests of one kind by both pools and by states; None where tokens alone decide."""
+        if self.role == "prefill" and request.prompt is not None:
+            # The one that decodes generates the others (srt/disaggregation/prefill.py:482).
+            request = Request(request.prompt + 1, request.prompt)
         state = self._by_state(worker)
         windows = self._window_tokens(worker)
-        if isinstance(windows, Known) and not self.unified:
+        # A pool of no tokens is none: rings of requests keep the windows.
+        has_windows = isinstance(windows, Known) and windows.number > 0
+        alone = self.alone or (isinstance(windows, Known) and not has_windows)
+        simple = request.prompt is None and self.reserved is None and self.shards == 1
+        if isinstance(windows, Known) and has_windows and not self.unified:
             tokens = self._by_pools(worker, windows, request, layout)
-        elif self.alone and (request.prompt is not None or self.reserved is not None):
+        elif alone and not (simple and self.alone):
             tokens = self._by_tokens(worker, request)
         else:
             tokens = None
@@ -76,6 +105,8 @@ class SglangAdmission:
         if slots is None:
             return None
         if not isinstance(slots, Known) or not isinstance(self.slots_each, Known):
+            if self.limit_has_states:
+                return None
             why = "how many slots of states a request takes is not printed"
             bound = slots.number if isinstance(slots, Known) else None
             return Unknown(why=why, unit=REQUESTS, at_most=bound, evidence=slots.evidence)
@@ -94,11 +125,18 @@ class SglangAdmission:
         draft's are reserved beside (srt/speculative/allocation_sizing.py). None without figures."""
         if not isinstance(worker.tokens, Known) or not isinstance(self.page, Known):
             return None
-        page, pool = int(self.page.number) or 1, int(worker.tokens.number)
+        page = (int(self.page.number) or 1) * self.shards
+        smallest, pool = (int(worker.tokens.number) * shards for shards in self.pool_shards)
         least = most = request.tokens
         if request.prompt is not None:
             least = max(request.tokens - 1, 1)
         evidence = (*worker.tokens.evidence, *self.page.evidence)
+        if self.role == "decode" and request.prompt is not None:
+            # srt/disaggregation/decode.py of 0.5.12:853, 1045
+            kept = int(self.kept_free.number) if isinstance(self.kept_free, Known) else 0
+            least = max(least, request.prompt + kept)
+            most = max(most, request.prompt + kept + page) if kept else request.prompt + pool
+            evidence += self.kept_free.evidence
         if self.reserved is not None and request.prompt is not None:
             if isinstance(self.reserved, Unknown):
                 return attrs.evolve(
@@ -109,20 +147,39 @@ class SglangAdmission:
                 )
             most += int(self.reserved.number)
             evidence += self.reserved.evidence
-        low, high = pool // _whole(most, page), pool // _whole(least, page)
+        low, high = smallest // _whole(most, page), pool // _whole(least, page)
+        if (
+            request.prompt is not None
+            and low
+            and smallest - (low - 1) * _whole(most, page) <= (most + page)
+        ):
+            low -= 1  # the last one is let in only beside a page more (schedule_policy.py:851)
         if low == high:
-            how = f"floor(tokens / {_whole(most, page)} tokens per request)"
+            times = f" * {self.pool_shards[0]}" if self.pool_shards[0] > 1 else ""
+            how = f"floor(tokens{times} / {_whole(most, page)} tokens per request)"
             fits = known(low, REQUESTS, Origin.DERIVED, how=how, evidence=evidence)
             counted = self.reserved is not None and request.prompt is None
             return fits.assume(*((_COUNTED,) if counted else ()))
         return Unknown(
-            why="whether the last token takes a slot, which differs by release, decides the count"
-            if self.reserved is None
-            else "how much of what a draft reserves is held at the end decides the count",
+            why=self._why_open(smallest, pool),
             unit=REQUESTS,
             at_least=Decimal(low),
             at_most=Decimal(high),
             evidence=evidence,
+        )
+
+    def _why_open(self, smallest: int, pool: int) -> str:
+        if smallest < pool:
+            return (
+                "whether the tokens of all context-parallel ranks are printed, or of one, is open"
+            )
+        if self.reserved is not None:
+            return "how much of what a draft reserves is held at the end decides the count"
+        if self.role == "decode":
+            return "what a server that decodes keeps free for each request decides the count"
+        return (
+            "whether the last token takes a slot, and a page is kept free beside the last request, "
+            "differs by release and decides the count"
         )
 
     def _by_pools(
@@ -150,6 +207,8 @@ class SglangAdmission:
         spare = min(spare, 2 * _whole(request.tokens, page))
         fewest = max(0, pool - spare) // self._held(request, span, page)
         of_full = [most if bound is None else int(bound) for bound in full.interval]
+        if self.windows_alone:
+            of_full = [most, most]
         low, high = min(of_full[0], fewest), min(of_full[1], most)
         evidence = (*full.evidence, *windows.evidence, *window.evidence, *self.chunk.evidence)
         if self.reserved is not None:
@@ -174,19 +233,38 @@ class SglangAdmission:
         )
 
     def _held(self, request: Request, span: int, page: int) -> int:
-        """The most that one request holds of the window's pool (srt/mem_cache/common.py:76)."""
+        """The most that one request holds of the window's pool (srt/mem_cache/common.py:76).
+
+        A look each 128 tokens, up to 0.5.13 each window (schedule_batch.py of 0.5.11:2620). The
+        radix cache locks two windows of a prompt, up to 0.5.15 its last chunk as a whole
+        (swa_radix_cache.py of 0.5.15:670), up to 0.5.7 all that is generated as well
+        (mem_cache/common.py of 0.5.5:428).
+        """
         total = _whole(request.tokens, page)
         whole_window = _whole(max(span, page), page)
-        tail = _whole(max(whole_window + page, span + _EVICTION_INTERVAL) + 2, page)
+        interval, margin = _EVICTION_INTERVAL, 0
+        if self.since < (0, 5, 14):
+            interval, margin = max(span, page), page
+        tail = _whole(max(whole_window + page, span + interval) + margin + 2, page)
         if self.cached is False:
             return min(total, tail)
         prompt = request.tokens if request.prompt is None else request.prompt
-        locked = min(_whole(prompt, page), 2 * _whole(span, page))
-        return min(total, locked + tail)
+        locked = 2 * _whole(span, page)
+        if self.since < (0, 5, 16):
+            chunked = isinstance(self.chunk, Known) and self.chunk.number > 0
+            chunk = int(self.chunk.number) if isinstance(self.chunk, Known) and chunked else prompt
+            locked = max(locked, _whole(chunk, page) + _whole(span, page))
+        if self.since < (0, 5, 8):
+            tail = total
+        return min(total, min(_whole(prompt, page), locked) + tail)
 
 
 def admission_of(
-    run: Run, settings: Settings, deployment: Deployment, kv: KvFacts
+    run: Run,
+    readings: Sequence[RankReading],
+    settings: Settings,
+    deployment: Deployment,
+    kv: KvFacts,
 ) -> SglangAdmission:
     """What a run says of the way in."""
     limit = run.last_of(RequestLimit)
@@ -197,6 +275,8 @@ def admission_of(
     elif compressed is not None:
         pool = compressed.value("swa")
     mode = str(kv.sizing_mode.amount) if isinstance(kv.sizing_mode, Known) else ""
+    since, until = (release_key(end) for end in run.version_range or ("", ""))
+    role = deployment.disaggregation
     return SglangAdmission(
         page=deployment.page_size,
         window_tokens=pool,
@@ -208,32 +288,73 @@ def admission_of(
         slots_each=limit.value("slots_each")
         if limit is not None and limit.event.slots_each is not None
         else _slots_each(settings),
-        reserved=_reserved(settings, deployment),
+        reserved=_reserved(settings, deployment, since),
+        since=since,
+        # Each request's slots are in the limit from 0.5.4 on (model_runner.py of 0.5.4:1659).
+        limit_has_states=since >= (0, 5, 4),
+        role=str(role.amount) if isinstance(role, Known) else None,
+        kept_free=settings.number(TOKENS, "num_reserved_decode_tokens"),
+        shards=settings.shards,
+        pool_shards=_pool_shards(settings.shards, readings, since, until),
+        windows_alone=windows_alone(run),
     )
 
 
-def _reserved(settings: Settings, deployment: Deployment) -> Value | None:
-    """Twice what a step allocates (srt/speculative/allocation_sizing.py:32-79)."""
+def _pool_shards(
+    shards: int, readings: Sequence[RankReading], since: Release, until: Release
+) -> tuple[int, int]:
+    """How many times more tokens than printed the ranks of decode context parallel hold together,
+    at least and at most: up to 0.5.20 one rank's are printed (kv_cache_configurator.py of
+    0.5.18:1714), from 0.5.21 on all (tp_worker.py of 0.5.21:552), which are more than its pool
+    has."""
+    for reading in readings:
+        if reading.limits is not None and isinstance(reading.target_tokens, Known):
+            of_all = reading.limits.event.tokens > reading.target_tokens.number
+            return (1, 1) if of_all else (shards, shards)
+    least = shards if until and until[:3] <= (0, 5, 20) else 1
+    return least, 1 if since >= (0, 5, 21) else shards
+
+
+def _reserved(settings: Settings, deployment: Deployment, since: Release) -> Value | None:
+    """Tokens beside a request's that must be free for it to go on."""
     if not isinstance(deployment.speculative, Known):
         return None
-    names = ("num_steps", "eagle_topk", "num_draft_tokens")
-    said = [settings.number(TOKENS, f"speculative_{name}") for name in names]
+    tokens = settings.number(TOKENS, "speculative_num_draft_tokens")
     page = deployment.page_size
-    numbers = [int(value.number) for value in (*said, page) if isinstance(value, Known)]
-    if len(numbers) < 4:
+    said = [tokens]
+    factors = []
+    for name in ("speculative_num_steps", "speculative_eagle_topk"):
+        value = settings.number(TOKENS, name)
+        said.append(value)
+        # Where there is no draft model they are None, and count as 1.
+        none = settings.arguments.get(name) == "None"
+        factors.append(1 if none else int(value.number) if isinstance(value, Known) else None)
+    steps, top = factors
+    if not isinstance(tokens, Known) or not isinstance(page, Known) or steps is None or top is None:
         return Unknown(why="the steps and tokens of speculative decoding are not printed")
-    steps, top, tokens, size = numbers
-    each = steps * top
-    if size > 1 and top > 1:
-        each = (2 * size - 2 + steps) // size * size * top
+    amount, how = _reserve(since, steps, top, int(tokens.number), int(page.number) or 1)
     lines = tuple(dict.fromkeys(line for value in said for line in value.evidence))
-    how = f"2 * max({each}, {tokens} draft tokens)"
-    return known(2 * max(each, tokens), TOKENS, Origin.DERIVED, how=how, evidence=lines)
+    return known(amount, TOKENS, Origin.DERIVED, how=how, evidence=lines)
+
+
+def _reserve(since: Release, steps: int, top: int, tokens: int, page: int) -> tuple[int, str]:
+    """Twice what a step allocates (srt/speculative/allocation_sizing.py:32-79), up to 0.5.12 in
+    whole pages (schedule_batch.py of 0.5.12:2128), up to 0.5.8 a page for each token that a step
+    may draft (schedule_batch.py of 0.5.8:1797)."""
+    if since < (0, 5, 9):
+        return (tokens + top * steps) * page, f"({tokens} + {top} * {steps}) pages"
+    each = steps * top
+    if page > 1 and top > 1:
+        each = _whole(steps + page - 1, page) * top
+    most = max(each, tokens)
+    if since < (0, 5, 13):
+        most = _whole(max(each, tokens), page) + page * (top > 1) * top
+    return 2 * most, f"2 * max({each}, {tokens} draft tokens)"
 
 
 def _not(settings: Settings, key: str) -> bool | None:
-    said = settings.text(key)
-    return said.amount != "True" if isinstance(said, Known) else None
+    said = settings.flag(key)
+    return None if said is None else not said
 
 
 def _slots_each(settings: Settings) -> Value:

@@ -101,6 +101,12 @@ class Settings:
         return Unknown(why=why, unit=unit, evidence=self._line)
 
     @property
+    def shards(self) -> int:
+        """The ranks of decode context parallel, which share out a request's tokens; 1 where the
+        arguments do not name them."""
+        return self.whole("dcp_size") or 1
+
+    @property
     def parallel(self) -> Parallel:
         """The sizes as printed. Attention-DP is `dp_size` under enable_dp_attention, `attn_dp_size`
         from 0.5.22."""
@@ -120,7 +126,8 @@ class Settings:
 
     def _attention_tensor(self, attention: Value) -> Value:
         """tp_size // attention-DP // context parallel (0.5.23 srt/layers/dp_attention.py
-        `compute_dp_attention_world_info`)."""
+        `compute_dp_attention_world_info`); the ranks of decode context parallel have the same heads
+        (srt/configs/model_config.py:1710)."""
         if self.flag("enable_dp_attention") is False:
             attention = attention | self._one("enable_dp_attention=False")
         sizes = (
@@ -134,7 +141,9 @@ class Settings:
             return Unknown(why=why, unit=COUNT, evidence=self._line)
         tensor, data, context = (int(size.number) for size in known_sizes)
         how = "tp_size // attention-DP // context parallel"
-        count = max(1, tensor // data // context)
+        count = max(1, tensor // data // context // self.shards)
+        if self.shards > 1:
+            how += f" // {self.shards} of decode context parallel"
         return known(count, COUNT, Origin.DERIVED, how=how, evidence=self._line)
 
     def _absent(self, key: str, unit: Unit = COUNT) -> Value:

@@ -36,8 +36,8 @@ def findings_of(
     yield from _settings_without_effect(run, settings)
     yield from _fraction_too_low(run, readings, fraction)
     yield from _idle(readings, fraction)
-    yield from _other_tokens(run, readings)
-    yield from _below_context(run)
+    yield from _other_tokens(run, readings, settings.shards)
+    yield from _below_context(run, settings.shards)
     yield from _what_figures_mean(run)
     yield from _serving(run)
 
@@ -203,14 +203,14 @@ def _idle(readings: list[RankReading], fraction: Value) -> Iterator[Finding]:
         )
 
 
-def _other_tokens(run: Run, readings: list[RankReading]) -> Iterator[Finding]:
+def _other_tokens(run: Run, readings: list[RankReading], shards: int) -> Iterator[Finding]:
     """More tokens than the pool has: forks replace the count (kvcached issue 101). Fewer are a cap
-    or another stage's minimum."""
+    or another stage's minimum; from 0.5.21 on those of all `shards` are printed."""
     for reading in readings:
         pool, limits = reading.target_tokens, reading.limits
         if limits is None or not isinstance(pool, Known) or run.has(UnifiedPool):
             continue
-        if limits.event.tokens > pool.number:
+        if limits.event.tokens > pool.number * shards:
             yield _finding(
                 "tokens-contradict-pool",
                 Severity.WARNING,
@@ -221,14 +221,16 @@ def _other_tokens(run: Run, readings: list[RankReading]) -> Iterator[Finding]:
             )
 
 
-def _below_context(run: Run) -> Iterator[Finding]:
+def _below_context(run: Run, shards: int) -> Iterator[Finding]:
     """A pool smaller than one request of the longest length: the engine says it, or it follows."""
     said = run.last_of(PoolBelowContext)
     limits = run.last_of(Limits)
     if said is not None:
         tokens, length, line = said.event.tokens, said.event.length, said.line
     elif limits is not None and limits.event.context_length is not None:
-        tokens, length, line = limits.event.tokens, limits.event.context_length, limits.line
+        # Of one of the ranks that share a request's tokens, or of all.
+        tokens, length = limits.event.tokens * shards, limits.event.context_length
+        line = limits.line
     else:
         return
     if tokens < length:

@@ -144,7 +144,7 @@ class SglangExtractor:
         deployment = _deployment(run, settings, fraction)
         kv = kv_facts(run, readings, settings)
         return Ledger(
-            admission=admission_of(run, settings, deployment, kv),
+            admission=admission_of(run, readings, settings, deployment, kv),
             framework=self.framework,
             title=self.title,
             status=status,

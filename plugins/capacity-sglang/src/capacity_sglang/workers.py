@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -28,7 +28,7 @@ from capacity_core.units import (
 from capacity_core.values import Known, Origin, Unknown, Value, agree, known, least, text
 from capacity_sglang.args import Settings
 from capacity_sglang.compressed import CompressedBudget, CompressedPools, CompressedSizing
-from capacity_sglang.limits import RequestLimit
+from capacity_sglang.limits import Limits, RequestLimit
 from capacity_sglang.pools import (
     KvDtype,
     PoolAllocated,
@@ -59,7 +59,7 @@ def workers_of(
     named = set(range(int(count.number))) if isinstance(count, Known) else set()
     shown = {reading.rank.dp or 0 for reading in readings}
     request_limits = {rank_of(s).dp: s for s in run.of(RequestLimit)}
-    return tuple(
+    workers = tuple(
         _worker(
             dp,
             [reading for reading in readings if reading.rank.dp == dp],
@@ -67,6 +67,48 @@ def workers_of(
             request_limits.get(dp),
         )
         for dp in sorted(named | shown)
+    )
+    limits = [worker.request_limit for worker in workers]
+    return tuple(
+        attrs.evolve(
+            worker, request_limit=_of_stages(_of_all_ranks(limit, limits, settings), settings)
+        )
+        for worker, limit in zip(workers, limits, strict=True)
+    )
+
+
+def _of_all_ranks(limit: Value, limits: Sequence[Value], settings: Settings) -> Value:
+    """Under attention DP the first rank of all alone prints limits, which every scheduler reckons
+    from the same arguments and from the least tokens of all ranks (managers/scheduler.py of
+    0.5.12:775, tp_worker.py of 0.5.5:286)."""
+    split = settings.parallel.attention_data
+    printed = [each for each in limits if isinstance(each, Known)]
+    if isinstance(limit, Known) or not isinstance(split, Known) or split.number == 1:
+        return limit
+    if not printed or any(each.amount != printed[0].amount for each in printed):
+        return limit
+    how = "of the rank that prints for all: from the arguments and the least tokens of all ranks"
+    return known(printed[0].number, REQUESTS, Origin.DERIVED, how=how, evidence=printed[0].evidence)
+
+
+def _of_stages(limit: Value, settings: Settings) -> Value:
+    """What the micro-batches that are under way in a pipeline hold, where that is less: as many as
+    stages, and those ahead of them (managers/scheduler.py of 0.5.12:742, 2607;
+    scheduler_pp_mixin.py of 0.5.23:563)."""
+    stages = settings.whole("pp_size") or 1
+    if stages == 1 or not isinstance(limit, Known):
+        return limit
+    each = settings.whole("pp_max_micro_batch_size") or max(int(limit.number) // stages, 1)
+    batches = stages + (settings.whole("pp_async_batch_depth") or 0)
+    if each * batches >= limit.number:
+        return limit
+    said = settings.number(REQUESTS, "pp_max_micro_batch_size")
+    return known(
+        each * batches,
+        REQUESTS,
+        Origin.DERIVED,
+        how=f"{batches} micro-batches * {each}, less than max_running_requests {limit.number}",
+        evidence=(*limit.evidence, *said.evidence),
     )
 
 
@@ -131,7 +173,10 @@ def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFac
     compressed = run.last_of(CompressedBudget)
     mode = _sizing_mode(run, compressed)
     use, why = TokenUse.ANY_LENGTH, ""
-    if any(reading.is_hybrid_window for reading in readings):
+    if windows_alone(run):
+        use = TokenUse.UNCLEAR
+        why = "every layer keeps a sliding window, and what leaves it frees the pool"
+    elif any(reading.is_hybrid_window for reading in readings):
         use = TokenUse.UPPER_LIMIT
         why = (
             "the sliding-window pool binds as well, and the log does not say how long the window is"
@@ -153,8 +198,31 @@ def kv_facts(run: Run, readings: list[RankReading], settings: Settings) -> KvFac
         ),
         sizing_mode=mode,
         window_share=settings.number(RATIO, "swa_full_tokens_ratio"),
+        keeps_all=_keeps_all(run, readings, settings),
         dtype=kv_dtype(run),
         kinds=dict(_kinds(readings, settings)),
+    )
+
+
+def windows_alone(run: Run) -> bool:
+    """Whether there is no pool but that of sliding windows."""
+    totals, splits = run.of(SlidingWindowTotal), run.of(SlidingWindowTokens)
+    return any(s.event.full_tokens == 0 for s in totals) or any(
+        s.event.full_tokens is None and "all SWA" in s.text for s in splits
+    )
+
+
+def _keeps_all(run: Run, readings: list[RankReading], settings: Settings) -> bool:
+    """Whether every layer keeps every token: it was asked for, or the pools are made and each rank
+    has one, with no second one for windows."""
+    if settings.flag("disable_hybrid_swa_memory"):
+        return True
+    several = (CompressedBudget, CompressedPools, SlidingWindowTotal, SlidingWindowTokens)
+    if not run.has(Limits) or run.has(*several, UnifiedPool, PostCapturePool):
+        return False
+    return bool(readings) and all(
+        isinstance(reading.target_tokens, Known) and not reading.is_hybrid_window
+        for reading in readings
     )
 
 
