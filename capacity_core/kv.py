@@ -150,6 +150,7 @@ def _serving(options: KvOptions, config: ModelConfig, trouble: Trouble) -> Servi
         placement=Placement(
             attention_tensor=options.tensor // ways,
             context=options.context,
+            attention_data=options.attention_data,
             pipeline=options.pipeline,
             split=layer_split(extractor, trouble.report_failure),
         ),

@@ -108,8 +108,11 @@ def placements_of(
         sizes = (tensor,)
     except LayoutError as error:
         why = str(error)
+    split_up = parallel.attention_data
+    groups = int(split_up.number) if isinstance(split_up, Known) and split_up.number >= 1 else 1
     placements = tuple(
-        Placement(attention_tensor=size, pipeline=stages, split=split) for size in sizes
+        Placement(attention_tensor=size, attention_data=groups, pipeline=stages, split=split)
+        for size in sizes
     )
     return placements, (*more, *lines), why
 

@@ -36,12 +36,15 @@ class Placement:
 
     `attention_tensor` is the tensor-parallel size that divides KV heads (tp // attention-DP //
     context-parallel); `context` the number of ranks that share a request's tokens, and that divide
-    query heads and states as well; `pipeline` the number of stages and
-    `stage` this rank's, of which the layers are a contiguous slice, cut by `split`.
+    query heads and states as well; `attention_data` the number of groups of ranks that serve other
+    requests each and share what is no attention; `pipeline` the number of stages and `stage` this
+    rank's, of which the layers are a contiguous slice, cut by `split`. All are at least 1 but
+    `stage`, which counts from 0.
     """
 
     attention_tensor: int = 1
     context: int = 1
+    attention_data: int = 1
     pipeline: int = 1
     stage: int = 0
     split: LayerSplit | None = None

@@ -107,7 +107,7 @@ def test_nemotron_has_as_many_layers_as_its_pattern(framework: str, layers: int)
 
 
 @pytest.mark.parametrize("framework", ENGINES)
-@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3", "mxfp8", None])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3", "nvfp4", None])
 def test_the_kv_type_never_changes_a_state(framework: str, dtype: str | None) -> None:
     assert state(read(nemotron(), framework, dtype=dtype)) == 4 * mamba2(1, 2, 4)
 

@@ -345,7 +345,14 @@ def test_a_draft_never_makes_the_model_itself_cheaper(
     drafted = reading_of(config, framework, tensor=tensor, draft=draft)
     if plain is not None and drafted is not None:
         own = [term for term in drafted.terms if "draft" not in term.name]
-        assert own == list(plain.terms)
+        if framework == "vllm" and draft:  # whose states grow with what is drafted
+            own, plain_terms = (
+                [term for term in terms if term.keeps is not Keeps.STATE]
+                for terms in (own, plain.terms)
+            )
+            assert own == plain_terms
+        else:
+            assert own == list(plain.terms)
 
 
 @every_model

@@ -202,7 +202,12 @@ def test_a_draft_of_a_hybrid_has_attention_and_no_state(framework: str) -> None:
     # SGLang: cell * draft / attention layers; vLLM: qwen3_next_mtp is a layer of full attention.
     plain, drafted = read(delta(), framework), read(delta(), framework, draft=1)
     assert per_token(drafted) == per_token(plain) + 2 * HEAD
-    assert state(drafted) == state(plain)
+    if framework == "sglang":
+        assert state(drafted) == state(plain)
+        return
+    (states,) = (term for term in drafted.terms if term.keeps is Keeps.STATE)
+    # Their convolution and their number grow by the tokens of a step (mamba/abstract.py:86).
+    assert isinstance(states.fixed_bytes_per_request, Unknown)
 
 
 @pytest.mark.parametrize("framework", ENGINES)

@@ -8,21 +8,26 @@ lacks its own sizes lacks them for us as well. Source: transformers 5.24.0
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
 from collections.abc import Mapping
 
 import attrs
 
 from capacity_core.api.config_fields import Completed
 from capacity_core.api.kv_layouts import KVLayout, LayoutReading, ModelConfig, Serving
+from capacity_kv_layouts.formats import refuse_type
 
 _HEAD_DIM = {
     64: ("gpt_oss",),
     128: (
         "afmoe",
+        "beam",
         "cohere2_moe",
         "cwm",
         "ernie4_5",
         "flint",
+        "kolibri1",
         "glm",
         "glm4",
         "helium",
@@ -34,6 +39,7 @@ _HEAD_DIM = {
         "minimax_m2",
         "ministral3",
         "nemotron_h",
+        "paddleocr_vl",
         "paddleocr_vl_text",
         "qwen3",
         "qwen3_vl_text",
@@ -51,6 +57,7 @@ _HEAD_DIM = {
         "qwen3_5_moe_text",
         "qwen3_5_text",
         "qwen3_next",
+        "step3_text",
         "vaultgemma",
     ),
 }
@@ -59,7 +66,11 @@ _WINDOWS = {
     "gemma2": {"sliding_window": 4096},
     "gemma3_text": {"sliding_window": 4096},
     "gemma3n_text": {"sliding_window": 512, "num_kv_shared_layers": 15},
-    "gemma4_text": {"sliding_window": 512, "num_kv_shared_layers": 0},
+    "beam": {"sliding_window": 512},
+    "gemma4_text": {"sliding_window": 512, "num_kv_shared_layers": 0, "global_head_dim": 512},
+    "granite_swa": {"sliding_window": 128},
+    "granitemoe_swa": {"sliding_window": 128},
+    "kolibri1": {"sliding_window": 513},
     "gpt_oss": {"sliding_window": 128},
     "llama4_text": {"attention_chunk_size": 8192},
     "ministral": {"sliding_window": 4096},
@@ -96,6 +107,8 @@ _SIZES = {
 def _by_type() -> Mapping[str, Mapping[str, object]]:
     found: dict[str, dict[str, object]] = {
         "falcon": {"multi_query": True},
+        "glm_moe_dsa": {"index_topk": 2048},
+        "mimo_v2_flash": {"v_head_dim": 128},
         "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4},
     }
     for dim, types in _HEAD_DIM.items():
@@ -109,14 +122,38 @@ def _by_type() -> Mapping[str, Mapping[str, object]]:
 
 
 _DEFAULTS = _by_type()
+_OWN_CLASS = {"sglang": ("afmoe",)}
+"""Model types whose class is the engine's own, with other defaults (srt/configs/afmoe.py)."""
+
+_TYPES = {
+    "LongcatFlashForCausalLM": "longcat_flash",
+    "LongcatFlashNgramForCausalLM": "longcat_flash",
+}
+"""Model types of architectures whose files name none (SGLang 0.5.23
+srt/utils/hf_transformers/config.py:154; vLLM 0.33.0 vllm/transformers_utils/config.py:180)."""
 
 
-def filled(config: ModelConfig) -> ModelConfig:
+_OF_WRAPPER: Mapping[str, Mapping[str, object]] = {
+    "VoxtralForConditionalGeneration": {"head_dim": 128, "num_key_value_heads": 8}
+}
+"""What a wrapper's class has for its text model, in place of the text model's own class
+(configuration_voxtral.py)."""
+
+
+def filled(config: ModelConfig, framework: str | None = None) -> ModelConfig:
     """The configuration with what its class adds; a field that is null is not absent."""
     kind = str(config.get("model_type"))
-    added = {k: v for k, v in _DEFAULTS.get(kind, {}).items() if k not in config}
+    if config.get("model_type") is None:
+        of_name = [kind for name, kind in _TYPES.items() if name in _architectures(config)]
+        return {**config, "model_type": of_name[0]} if of_name else config
+    if kind in _OWN_CLASS.get(str(framework), ()):
+        return config
+    of_wrapper = next((_OF_WRAPPER[n] for n in _architectures(config) if n in _OF_WRAPPER), None)
+    defaults = _DEFAULTS.get(kind, {}) if of_wrapper is None else of_wrapper
+    added = {k: v for k, v in defaults.items() if k not in config}
     nested = config.get("text_config")
-    if kind in _SIZES and isinstance(nested, dict) and nested.get("model_type") == kind:
+    wrapped = nested if isinstance(nested, dict) and nested.get("model_type") == kind else None
+    if kind in _SIZES and wrapped is not None and of_wrapper is None:
         layers, heads, kv_heads, hidden = _SIZES[kind]
         sizes = {
             "num_hidden_layers": layers,
@@ -124,13 +161,35 @@ def filled(config: ModelConfig) -> ModelConfig:
             "num_key_value_heads": kv_heads or config.get("num_attention_heads", heads),
             "hidden_size": hidden,
         }
-        added |= {k: v for k, v in sizes.items() if k not in nested}
+        added |= {k: v for k, v in sizes.items() if k not in wrapped}
     return Completed(config, added, f"transformers' class of {kind}") if added else config
+
+
+def _architectures(config: ModelConfig) -> list[str]:
+    named = config.get("architectures")
+    return [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+
+
+@functools.cache
+def _registered() -> frozenset[str]:
+    """The architectures that SGLang 0.5.23 (srt/models) or vLLM 0.33.0
+    (vllm/model_executor/models/registry.py) names."""
+    listed = importlib.resources.files("capacity_kv_layouts") / "architectures.txt"
+    return frozenset(listed.read_text(encoding="utf-8").split())
+
+
+def _unregistered(config: ModelConfig) -> str | None:
+    """What a reading assumes of an architecture that no engine names."""
+    named = _architectures(config)
+    if any(each in _registered() for each in named) or (not named and config.get("model_type")):
+        return None
+    who = f"{named[0]} is no architecture" if named else "the file names no architecture"
+    return f"{who} that SGLang or vLLM is known to serve: its fields mean what they do elsewhere"
 
 
 @attrs.frozen
 class OfClass:
-    """A layout that reads files as their classes do."""
+    """A layout that reads files as their classes do, and says where no engine names the class."""
 
     layout: KVLayout
 
@@ -144,4 +203,11 @@ class OfClass:
 
     def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
         """The caches of one rank. Raises LayoutError as the layout does."""
-        return self.layout.read(filled(config), serving)
+        refuse_type(serving)
+        reading = self.layout.read(filled(config, serving.framework), serving)
+        assumed = _unregistered(config)
+        return (
+            reading
+            if assumed is None
+            else attrs.evolve(reading, assumes=(*reading.assumes, assumed))
+        )

@@ -14,7 +14,8 @@ from math import ceil
 
 import attrs
 
-from capacity_core.api.kv_layouts import element_bytes
+from capacity_core.api.kv_layouts import Serving, element_bytes
+from capacity_core.errors import LayoutError
 
 
 @attrs.frozen
@@ -26,9 +27,14 @@ class _Side:
     elements_of_scale: int | None = None
     beside: int = 0
 
+    by_layer: bool = False
+    """Whether what is no whole byte is dropped from a layer's sum, not from a side."""
+
     def bytes_of(self, dim: int) -> Fraction:
-        scales = Fraction(dim, self.elements_of_scale) if self.elements_of_scale else 0
-        return self.element * dim + scales + self.beside
+        scales = Fraction(dim, self.elements_of_scale) if self.elements_of_scale else Fraction(0)
+        if self.by_layer:
+            return self.element * dim + scales
+        return Fraction(self.element * dim // 1 + scales // 1 + self.beside)
 
     def words(self, dim: int, name: str) -> str:
         words = f"{dim} {name}" if self.element == 1 else f"{dim} {name} * {self.element}"
@@ -47,13 +53,14 @@ class Head:
 
 _FP4 = _Side(Fraction(1, 2), 16)
 _SCALED = _Side(Fraction(1), beside=4)  # one fp32 scale for each head and token
-_MXFP8 = _Side(Fraction(1), 32)
+_MXFP8 = _Side(Fraction(1), 32, by_layer=True)
+_MX4 = _Side(Fraction(1, 2), 16, by_layer=True)
 _INT4 = _Side(Fraction(1, 2), beside=4)
 _SIDES = {
     "mxfp8": (_MXFP8, _MXFP8),
     "nvfp4": (_FP4, _FP4),
     "fp4_e2m1": (_FP4, _FP4),
-    "fp4_mx_block16": (_FP4, _FP4),
+    "fp4_mx_block16": (_MX4, _MX4),
     "fp8_per_token_head": (_SCALED, _SCALED),
     "int8_per_token_head": (_SCALED, _SCALED),
     "int4_per_token_head": (_INT4, _INT4),
@@ -66,6 +73,43 @@ _PACKED_BITS = {
     "turboquant_k3v4_nc": (3, 4),
     "turboquant_3bit_nc": (3, 3),
 }
+
+
+_BY_ENGINE = {
+    # srt/arg_groups/fields/model.py:209
+    "sglang": ("bf16", "fp8_e4m3", "fp8_e5m2", "fp4_mx_block16", "mxfp8", "nvfp4"),
+    # vllm/config/cache.py:44
+    "vllm": (
+        "bf16",
+        "fp16",
+        "fp8_e4m3",
+        "fp8_e5m2",
+        "fp8_inc",
+        "fp8_ds_mla",
+        "fp8_per_token_head",
+        "int4_per_token_head",
+        "int8_per_token_head",
+        "nvfp4",
+        "nvfp4_ds_mla",
+        "nvfp4_4over6",
+        "octave_k3v3",
+        "octave_k3v3_compact",
+        "octave_k3v4",
+        "ultraquant_4bit",
+        *_PACKED_BITS,
+    ),
+}
+
+
+def refuse_type(serving: Serving) -> None:
+    """Raises LayoutError for a stored type that was asked for and that the engine does not have."""
+    types = _BY_ENGINE.get(str(serving.framework))
+    if types is None or serving.dtype is None or serving.dtype_assumed or serving.evidence:
+        return
+    if serving.dtype not in types:
+        raise LayoutError(
+            f"{serving.framework} has no KV type {serving.dtype}; it has {', '.join(types)}"
+        )
 
 
 def head_of(dtype: str | None, key: int, value: int) -> Head | None:

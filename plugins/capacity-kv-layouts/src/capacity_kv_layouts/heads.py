@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from fractions import Fraction
 
 from capacity_core.api.config_fields import as_int, cited, count, given
 from capacity_core.api.kv_layouts import Keeps, ModelConfig, Placement, Serving
@@ -28,6 +29,7 @@ _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 _AS_MANY = (
     "falcon",
     "gpt2",
+    "gpt_bigcode",
     "gptj",
     "gpt_neox",
     "bloom",
@@ -68,9 +70,10 @@ def kv_cache(
     *,
     keeps: Keeps = Keeps.ALL,
     window: Known | None = None,
+    pooled: bool = False,
     source: str = SOURCE,
 ) -> Cache:
-    """The keys and values of one layer on one rank.
+    """The keys and values of one layer on one rank; `pooled` where SGLang has a pool for windows.
 
     Raises LayoutError when neither of KV heads and attention_tensor divides the other.
     """
@@ -81,6 +84,9 @@ def kv_cache(
     if serving.framework == "sglang" and serving.dtype in _ONE_DIM:
         value = key
     head = head_of(serving.dtype, as_int(key), as_int(value))
+    layer = Fraction(0) if head is None else as_int(held) * head.bytes
+    if pooled or serving.dtype == "fp4_mx_block16":  # whole bytes (pool_configurator.py:663)
+        layer = Fraction(layer // 1)
     return Cache(
         name=name,
         keeps=keeps,
@@ -90,7 +96,7 @@ def kv_cache(
         per_token=type_unknown(serving.dtype, kv_heads, key, value)
         if head is None
         else amount(
-            as_int(held) * head.bytes,
+            layer,
             BYTES_PER_TOKEN,
             f"{held.number} KV heads * {head.words}",
             kv_heads,

@@ -99,7 +99,7 @@ class Hybrid:
         if family is None:
             raise LayoutError(f"{config.get('model_type')} is no hybrid that is known")
         framework = one_framework(serving, "states")
-        if framework not in family.frameworks and framework in ("sglang", "vllm"):
+        if framework not in family.frameworks:
             raise LayoutError(
                 f"{framework} does not serve {config.get('model_type')} with a state; "
                 f"{' and '.join(family.frameworks)} does"
@@ -113,7 +113,8 @@ class Hybrid:
             if has_attention
             else (None, _no_heads(serving.placement))
         )
-        state = family.state(config, serving) if set(kinds) & {STATE, BOTH} else None
+        held = serving if has_attention else _without_attention(serving)
+        state = family.state(config, held) if set(kinds) & {STATE, BOTH} else None
         return assemble(
             f"{family.name} hybrid" if has_attention else f"{family.name}, attention-free",
             [
@@ -129,6 +130,16 @@ class Hybrid:
             formula="attention layers * bytes of a token + state layers * bytes of a state",
             source=states.SOURCE,
         )
+
+
+def _without_attention(serving: Serving) -> Serving:
+    """A model without attention has no data parallel of it: SGLang shares its states out among all
+    ranks (srt/configs/mamba.py:30, mamba2.py:44)."""
+    placement = serving.placement
+    if serving.framework != "sglang":
+        return serving
+    ranks = placement.attention_tensor * placement.attention_data
+    return attrs.evolve(serving, placement=attrs.evolve(placement, attention_tensor=ranks))
 
 
 def _refuse_rest(config: ModelConfig, layers: int) -> None:

@@ -3,8 +3,6 @@ DeepSeek-V2, V3, R1, V3.2, Kimi-K2, GLM-5 and their kin."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import attrs
 
 from capacity_core.api.config_fields import as_int, cited, count, layer_count
@@ -52,6 +50,8 @@ _INDEX_SOURCE = (
 # Packed rows of the sparse kernels, for a latent of 512 and a rotary key of 64: fp8 with a scale of
 # 4 B for each 128 and a rotary key of 2 B; fp4 with scales and a rotary key.
 _ROWS = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
+# Half a byte an element, and a scale for each 16 (pool_configurator.py:380).
+_FP4 = ("nvfp4", "fp4_mx_block16")
 
 
 @attrs.frozen(kw_only=True)
@@ -69,10 +69,9 @@ class Latent:
         """Whether it is a known type with a latent in every layer."""
         known_types = (*_MODEL_TYPES, *_EXPANDED_IN_VLLM)
         return (
-            config.get("model_type", _MODEL_TYPES[0]) in known_types
+            (config.get("model_type") in known_types or _is_untyped(config))
             and "kv_lora_rank" in config
             and (config.get("kv_lora_rank") is not None or "use_mla" not in config)
-            and ("model_type" in config or "qk_rope_head_dim" in config)
             and config.get("use_mla") is not False
             and keeps_every_token(_without_index(config))
         )
@@ -149,9 +148,19 @@ def _expanded(config: ModelConfig, heads: Known, serving: Serving) -> LayoutRead
     )
 
 
+def _is_untyped(config: ModelConfig) -> bool:
+    """Whether a file that names no type has DeepSeek's fields, and no other architecture."""
+    named = config.get("architectures")
+    others = isinstance(named, list) and not all(str(n).startswith("Deepseek") for n in named)
+    return "model_type" not in config and "qk_rope_head_dim" in config and not others
+
+
+_SPLIT_KEYS = ("qk_nope_head_dim", "qk_rope_head_dim", "qk_nope_dim", "qk_rope_dim")
+
+
 def has_latent(config: ModelConfig) -> bool:
     """Whether there is a latent that `use_mla` leaves on, or a key of two parts."""
-    split = any(config.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim"))
+    split = any(config.get(name) for name in _SPLIT_KEYS)
     return split or ("kv_lora_rank" in config and config.get("use_mla") is not False)
 
 
@@ -195,6 +204,10 @@ def latent_cache(
     elif size is not None:
         elements = as_int(rank) + as_int(rotary)
         cost = amount(elements * size, BYTES_PER_TOKEN, f"({fields}) * {size} B", rank, rotary)
+    elif serving.framework == "sglang" and dtype in _FP4:
+        elements = as_int(rank) + as_int(rotary)
+        how = f"(({fields}) // 2 + {elements} // 16 scales) B"
+        cost = amount(elements // 2 + elements // 16, BYTES_PER_TOKEN, how, rank, rotary)
     elif dtype in _ROWS:
         if (as_int(rank), as_int(rotary)) != (512, 64):
             raise LayoutError(f"rows of {dtype} are known for a latent of 512 + 64, not {fields}")
@@ -219,11 +232,11 @@ def index_cache(config: ModelConfig, serving: Serving) -> Cache:
     """The index key of one layer: fp8 with a scale of 4 B for each 128 elements, whatever the KV
     type; on NPUs of SGLang in the KV type, where that is not fp8_e4m3."""
     dim = count(config, "index_head_dim")
-    size = as_int(dim) + Fraction(as_int(dim), 128) * 4
-    how = f"({dim.number} index_head_dim + {dim.number} / 128 * 4 scales) B"
+    size = as_int(dim) + as_int(dim) // 128 * 4
+    how = f"({dim.number} index_head_dim + {dim.number} // 128 * 4 scales) B"
     each = element_bytes(serving.dtype)
     if serving.framework == "sglang" and serving.device == "npu" and serving.dtype != "fp8_e4m3":
-        size, how = Fraction(as_int(dim) * (each or 0)), f"{dim.number} index_head_dim * {each} B"
+        size, how = as_int(dim) * (each or 0), f"{dim.number} index_head_dim * {each} B"
     cost: Value = amount(size, BYTES_PER_TOKEN, how, dim)
     if not size:
         cost = type_unknown(serving.dtype, dim)

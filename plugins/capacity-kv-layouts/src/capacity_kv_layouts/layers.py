@@ -21,7 +21,7 @@ from capacity_core.api.kv_layouts import (
     Serving,
 )
 from capacity_core.errors import LayoutError
-from capacity_core.units import BYTES_PER_TOKEN, TOKENS, Unit
+from capacity_core.units import BYTES_PER_REQUEST, BYTES_PER_TOKEN, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known
 
 
@@ -78,20 +78,25 @@ def assemble(
     source: str,
     pool_ratio: Fraction | None = None,
     dtype: Value | None = None,
+    average_draft: bool = False,
 ) -> LayoutReading:
     """The reading of one rank. `counted` are the fields that say how many layers there are and of
     which kind. With `pool_ratio` the engine divides its budget by the cost of all
-    tokens plus that share of the cost of a window's.
+    tokens plus that share of the cost of a window's; with `average_draft` a draft's layer costs
+    what an average one of the stage does, else what the fullest one does.
 
     Raises LayoutError when the layers do not divide into the pipeline stages.
     """
     stage = serving.placement.layers(len(layers))
     counts = Counter(cache for index in stage for cache in layers[index])
-    counts.update(_draft(layers, serving))
-    context = serving.placement.context
+    counts.update(
+        _average_draft([layers[index] for index in stage], serving)
+        if average_draft
+        else _draft(layers, serving)
+    )
     terms = tuple(
         _term(
-            attrs.evolve(cache, source=_of_framework(cache.source, serving)), held, context, counted
+            attrs.evolve(cache, source=_of_framework(cache.source, serving)), held, serving, counted
         )
         for cache, held in counts.items()
     )
@@ -156,31 +161,59 @@ def _draft(layers: Layers, serving: Serving) -> Counter[Cache]:
     )
 
 
-def _term(cache: Cache, layers: int, context: int, counted: tuple[str, ...]) -> CacheTerm:
-    ranks = context if cache.sharded and cache.keeps is Keeps.ALL else 1
+def _average_draft(stage: Layers, serving: Serving) -> Counter[Cache]:
+    """The draft's layers together, as SGLang prices them where layers differ: whole bytes of its
+    share of the stage's layers (pool_configurator.py:310)."""
+    caches = [cache for layer in stage for cache in layer if cache.per_token is not None]
+    if not serving.draft_layers or not caches:
+        return Counter()
+    costs = [cache.per_token for cache in caches if isinstance(cache.per_token, Known)]
+    share = Fraction(serving.draft_layers, len(stage))
+    cost: Value | None = caches[0].per_token
+    if len(costs) == len(caches):
+        total = sum((Fraction(each.number) for each in costs), Fraction(0))
+        how = f"{serving.draft_layers} / {len(stage)} of the stage's {total} B"
+        cost = amount(total * share // 1, BYTES_PER_TOKEN, how, *dict.fromkeys(costs))
+    return Counter([attrs.evolve(caches[0], name="average layers of the draft", per_token=cost)])
+
+
+def _term(cache: Cache, layers: int, serving: Serving, counted: tuple[str, ...]) -> CacheTerm:
+    ranks = serving.placement.context if cache.sharded and cache.keeps is Keeps.ALL else 1
+    state = cache.state
+    grows = cache.keeps is Keeps.STATE and serving.framework == "vllm"
+    if state is not None and grows and serving.draft_layers:
+        # A wider convolution, and a state for each (vllm/model_executor/layers/mamba/abstract.py).
+        state = Unknown(why=_DRAFTED_STATE, unit=BYTES_PER_REQUEST, evidence=state.evidence)
     return CacheTerm(
         name=cache.name,
         layers=layers,
         keeps=cache.keeps,
         bytes_per_token=None
         if cache.per_token is None
-        else _times(cache.per_token, layers, ranks).cite(*counted),
+        else _times(cache.per_token, layers, ranks, whole=serving.framework == "sglang").cite(
+            *counted
+        ),
         window_tokens=None if cache.window is None else attrs.evolve(cache.window, unit=TOKENS),
-        fixed_bytes_per_request=None
-        if cache.state is None
-        else _times(cache.state, layers).cite(*counted),
-        formula=None if isinstance(cache.per_token or cache.state, Known) else cache.formula,
+        fixed_bytes_per_request=None if state is None else _times(state, layers).cite(*counted),
+        formula=None if isinstance(cache.per_token or state, Known) else cache.formula,
         source=cache.source,
     )
 
 
-def _times(value: Value, layers: int, ranks: int = 1) -> Value:
+_DRAFTED_STATE = "how many tokens are drafted in a step, which its states grow by, is not said"
+
+
+def _times(value: Value, layers: int, ranks: int = 1, *, whole: bool = False) -> Value:
+    """The cost in so many layers; `whole` bytes where SGLang divides all scales by their block at
+    once (pool_configurator.py:468)."""
     if isinstance(value, Unknown):
         return value
+    cost = value.number * layers
+    cost = (cost // 1 if whole else cost) / ranks
     shared = f" / {ranks} ranks that share the tokens" if ranks > 1 else ""
     return attrs.evolve(
         value,
-        amount=value.number * layers / ranks,
+        amount=cost,
         how=f"{layers} layer{'s' * (layers > 1)} * {value.how}{shared}",
     )
 

@@ -83,6 +83,7 @@ class SparseIndex:
             formula="layers * KV heads * 2 * head_dim * dtype_bytes + sparse layers * "
             "sparse_index_dim * 2 B",
             source=SOURCE,
+            average_draft=framework == "sglang",
         )
 
 

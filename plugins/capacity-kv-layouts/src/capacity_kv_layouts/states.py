@@ -113,6 +113,7 @@ def mamba1(
     """Convolution window and state of a Mamba-1 layer; `names` are the fields of its channels (or
     of their ratio to the hidden size), of the state and of the kernel."""
     inner_name, size_name, kernel_name = names
+    inner_name = inner_name if given(config, inner_name) else "expand"
     inner = count(config, inner_name)
     fields: tuple[Known, ...] = (inner,)
     channels = as_int(inner)
@@ -132,6 +133,8 @@ def delta_net(config: ModelConfig, serving: Serving, types: StateTypes) -> Cache
     kernel = count(config, "linear_conv_kernel_dim")
     ranks = serving.placement.ranks
     keys, values, key_dim, value_dim = (as_int(fields[name]) for name in names)
+    if serving.framework == "sglang" and keys % ranks:
+        keys = ranks  # one for each rank, as groups of Mamba-2 (srt/configs/qwen3_next.py:300)
     channels = _divided(2 * keys * key_dim + values * value_dim, ranks, "channels")
     state = _divided(values, ranks, "linear value heads") * key_dim * value_dim
     return _state(

@@ -82,12 +82,16 @@ _EVERY = {
 }
 # Their classes have patterns of their own.
 _LISTED_ALONE = (
+    "beam",
     "cwm",
     "granite_swa",
     "granitemoe_swa",
     "kolibri1",
     "mellum",
     "muse_glimmer",
+    "muse_glimmer_text",
+    "muse_spark",
+    "muse_spark_text",
 )
 # Their code sees the token at the window's edge, too (vllm/model_executor/models/commandr.py:243).
 _ONE_MORE = ("cohere2", "cohere2_moe", "cohere2_vision")
@@ -118,6 +122,7 @@ _FIELDS = (
     "attention_k_eq_v",
     "attention_other_setting",
     "no_rope_layers",
+    "prefix_dense_sliding_window_pattern",
     "hidden_size_per_layer_input",
     "vocab_size_per_layer_input",
     "is_hybrid_swa",
@@ -155,7 +160,11 @@ class Windows:
         pooled = framework != "sglang" or (_has_window_pool(config) and not serving.keeps_all)
         if not pooled:
             kinds = [Keeps.ALL] * layers
-        caches = {kind: _cache(config, kind, heads, serving) for kind in dict.fromkeys(kinds)}
+        own_pool = pooled and framework == "sglang"
+        caches = {
+            kind: _cache(config, kind, heads, serving, pooled=own_pool)
+            for kind in dict.fromkeys(kinds)
+        }
         owned = layers if framework == "sglang" else layers - _shared(config, layers)
         by_layer = [(caches[kind],) if i < owned else () for i, kind in enumerate(kinds)]
         windowed = any(kind is not Keeps.ALL for kind in kinds)
@@ -275,7 +284,7 @@ def _kinds_known(config: ModelConfig) -> bool:
 def _window_on(config: ModelConfig) -> bool:
     off = config.get("use_sliding_window") is False or config.get("model_type") == "qwen2_moe"
     names = ("sliding_window", "sliding_window_size", "attention_chunk_size")
-    return not off and any(config.get(name) not in (None, 0, False, -1) for name in names)
+    return not off and any(config.get(name) and config[name] != -1 for name in names)
 
 
 def _has_window_pool(config: ModelConfig) -> bool:
@@ -285,7 +294,9 @@ def _has_window_pool(config: ModelConfig) -> bool:
     return config.get("model_type") in _WINDOW_POOL_TYPES
 
 
-def _cache(config: ModelConfig, keeps: Keeps, heads: Known, serving: Serving) -> Cache:
+def _cache(
+    config: ModelConfig, keeps: Keeps, heads: Known, serving: Serving, *, pooled: bool
+) -> Cache:
     names = {Keeps.ALL: "keys and values", Keeps.WINDOW: "window", Keeps.CHUNK: "chunk"}
     return kv_cache(
         names[keeps],
@@ -294,6 +305,7 @@ def _cache(config: ModelConfig, keeps: Keeps, heads: Known, serving: Serving) ->
         serving,
         keeps=keeps,
         window=None if keeps is Keeps.ALL else _window(config, keeps),
+        pooled=pooled,
         source=SOURCE,
     )
 
@@ -302,15 +314,15 @@ def _window(config: ModelConfig, keeps: Keeps) -> Known:
     if keeps is Keeps.CHUNK:
         return count(config, "attention_chunk_size", "sliding_window")
     window = count(config, "sliding_window", "sliding_window_size")
-    if config.get("model_type") not in _ONE_MORE:
+    kind, both = str(config.get("model_type")), config.get("use_bidirectional_attention")
+    if kind in _ONE_MORE:
+        tokens, how = as_int(window) + 1, f"{window.number} {window.name} + 1"
+    elif both == "all" or (both is True and kind.startswith("gemma3")):
+        # Half of it lies ahead (transformers 5.24.0 configuration_gemma3.py:101).
+        tokens, how = as_int(window) // 2 + 1, f"{window.number} {window.name} // 2 + 1"
+    else:
         return window
-    return known(
-        as_int(window) + 1,
-        COUNT,
-        Origin.THEORETICAL,
-        how=f"{window.number} {window.name} + 1",
-        evidence=window.evidence,
-    )
+    return known(tokens, COUNT, Origin.THEORETICAL, how=how, evidence=window.evidence)
 
 
 def _kv_heads(config: ModelConfig, keeps: Keeps) -> Known:
