@@ -20,7 +20,7 @@ from capacity_core.rendering.text import TextRenderer
 from .running import Report, found, is_unknown, report_of, report_on, shipped_plugins
 from .sglang_lines import UP, as_dict, as_repr, limits, pool, pools_end, weights
 from .sglang_lines import said as sglang_said
-from .vllm_lines import SERVES, asked, budget, config, said, sized_in_one
+from .vllm_lines import SERVES, asked, budget, config, said, sized, sized_in_one
 
 PAIR = Request(4608, 4096)  # 4096:512
 
@@ -145,11 +145,12 @@ def windowed(blocks: int = 4096, **args: object) -> list[str]:
 
 
 # Where scheduling runs a step ahead, two prompts hold chunks and a next block in each group at
-# once, beside others at their end; at most the others have not grown yet.
+# once, beside others at their end; at most the others have not grown yet, and their windows lie
+# well on blocks.
 WINDOWED_LEAST = 2 + (4095 - 2 * (6 * 91 + 6)) // (94 + 5 * 9)
-WINDOWED_FITS = min(4095 // (94 + 5 * 9), 1 + (4095 - 6 * 91) // (91 + 5 * 9))
-"""2,900 + 100: 91 blocks in each of six groups when let in; 91 + 5 · 9 behind the prompt, a window
-touching ceil(256 / 32) + 1 blocks; 94 + 5 · 9 at the end."""
+WINDOWED_FITS = min(4095 // (94 + 5 * 8), 1 + (4095 - 6 * 91) // (91 + 5 * 8))
+"""2,900 + 100: 91 blocks in each of six groups when admitted; 91 of full attention behind the
+prompt, 94 at the end, and in each other group the ceil(255 / 32) = 8 or 9 that a window touches."""
 
 
 def test_a_windows_model_with_its_configuration_is_known_but_for_one(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_windows_model_with_its_configuration_is_known_but_for_one(tmp_path: P
     report = report_on(tmp_path, windowed(), config=path, request_tokens=(Request(3000, 2900),))
     limit = the_row(report)["token_limit"]
 
-    assert (limit["at_least"], limit["at_most"]) == (WINDOWED_LEAST, WINDOWED_FITS) == (23, 27)
+    assert (limit["at_least"], limit["at_most"]) == (WINDOWED_LEAST, WINDOWED_FITS) == (23, 28)
     assert limit["evidence"]
     naive = report["kv_pool"]["tokens"]["value"] // 3000
     assert naive == int(4096 / 773 * 4096) // 3000 == 7
@@ -217,6 +218,81 @@ def test_a_configuration_that_no_figure_fits_is_named_and_not_used(tmp_path: Pat
     without = report_on(tmp_path, windowed(), request_tokens=request)
     assert len(found(with_it, "layout-not-used")) == 1
     assert the_row(with_it)["token_limit"] == the_row(without)["token_limit"]
+
+
+STATES = {
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 48,
+    "full_attention_interval": 4,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_a_model_of_states_for_which_a_block_has_no_room_is_not_the_logs(tmp_path: Path) -> None:
+    """A state of 1.1 MB is larger than 16 tokens of 2,048 B: the engine would have made its blocks
+    larger, and said so."""
+    path = write(tmp_path, "config.json", json.dumps(STATES))
+    report = report_on(tmp_path, plain(), config=path, request_tokens=(PAIR,))
+    assert len(found(report, "layout-not-used")) == 1
+    assert (
+        the_row(report)["token_limit"]
+        == the_row(report_on(tmp_path, plain(), request_tokens=(PAIR,)))["token_limit"]
+    )
+
+
+def test_a_model_of_states_alone_is_not_read_as_plain(tmp_path: Path) -> None:
+    """Its mode is printed; 64 blocks of 128 are not 8,192 tokens of attention."""
+    lines = plain(64, block=128, length=2048)
+    lines.insert(-2, said("Mamba cache mode is set to 'align' for Mamba2ForCausalLM by default"))
+    limit = the_row(report_on(tmp_path, lines, request_tokens=(Request(256, 200),)))["token_limit"]
+    assert limit["value"] is None
+    assert limit.get("at_most") is None
+
+
+def test_tokens_of_whole_longest_requests_are_plain_unless_a_state_takes_one(
+    tmp_path: Path,
+) -> None:
+    """0.16 prints 2,048 tokens and 2.00x for 1,024: 16 blocks of 128, or two of 1,024 with a state
+    in each. 15 // 2 = 7 of 200 + 56."""
+    lines = [
+        asked(max_model_len=1024, block_size=128),
+        config("0.16.0", 1024),
+        budget("0.01"),
+        *sized(2048, 1024, 2.0),
+        said("init engine (profile, create kv cache, warmup model) took 12.34 s"),
+        SERVES,
+    ]
+    limit = the_row(report_on(tmp_path, lines, request_tokens=(Request(256, 200),)))["token_limit"]
+    assert limit["value"] == 7
+    assert any("state" in why for why in limit["assuming"])
+
+
+@pytest.mark.parametrize("blocks", [129, 513])
+def test_blocks_that_make_the_concurrency_show_one_group(tmp_path: Path, blocks: int) -> None:
+    """0.22 prints no groups: blocks / ceil(4,096 / 32) is the printed concurrency of one alone."""
+    concurrency = blocks / 128
+    lines = [
+        asked(max_model_len=4096, block_size=32),
+        config("0.22.0", 4096),
+        budget("20.0"),
+        *sized(int(concurrency * 4096), 4096, concurrency),
+        said("init engine (profile, create kv cache, warmup model) took 12.34 s"),
+        SERVES,
+    ]
+    told = page(tmp_path, num_gpu_blocks=str(blocks), block_size="32")
+    report = report_on(tmp_path, lines, metrics=told, request_tokens=(Request(300, 200),))
+    limit = the_row(report)["token_limit"]
+    assert limit["value"] == (blocks - 1) // 10
+    assert any("sliding window" in why for why in limit["assuming"])
 
 
 def test_a_page_with_other_blocks_than_the_log_is_named_and_not_used(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ RIVULET: dict[str, Any] = {
     "layers": 6,
     "channels": 512,
     "reach": 256,
-    "memory_bytes": 1_000_000,
+    "memory_bytes": 60_000,
     "dtype": "bfloat16",
 }
 # Two layers of each kind; a key and a value of 512 elements of two bytes.
 PER_TOKEN = 2 * 2 * 512 * 2
-PER_REQUEST = 2 * 1_000_000
+PER_REQUEST = 2 * 60_000  # less than a block of 32 tokens has
 
 
 class Rivulet:
@@ -386,18 +386,24 @@ def test_analyze_without_the_plugin_says_that_nobody_knows_the_model(
 
 
 def test_its_groups_decide_how_many_requests_fit(tmp_path: Path, model: str) -> None:
-    """2,000 + 500: 63 blocks of the lake and of the river when let in, at most 41 of the river, and
-    a state; later 79 of the lake, ceil(255 / 32) + 1 = 9 of the river, and the state."""
+    """2,000 + 500: 63 blocks of the lake and of the river when admitted, at most 41 of the river,
+    and a state; later 79 of the lake, the 8 or 9 of the river that a window of 256 touches, and the
+    state."""
     asked_for = 63 + 41 + 1
-    behind, end = -(-2001 // 32) + 9 + 1, -(-2499 // 32) + 9 + 1
-    fits = min((BLOCKS - 1) // end, 1 + (BLOCKS - 1 - asked_for) // behind)
+    least, most = (
+        min(
+            (BLOCKS - 1) // (-(-2499 // 32) + river + 1),
+            1 + (BLOCKS - 1 - asked_for) // (-(-2001 // 32) + river + 1),
+        )
+        for river in (9, 8)
+    )
     request = (Request(2500, 2000),)
     with_it = token_limit(
         report_on(tmp_path, vllm(), Rivulet(), config=model, request_tokens=request)
     )
     without = token_limit(report_on(tmp_path, vllm(), None, config=model, request_tokens=request))
 
-    assert with_it["value"] == fits == 22
+    assert with_it["value"] == least == most == 22
     assert "config0:channels" in with_it["evidence"]
     assert without["value"] is None
 

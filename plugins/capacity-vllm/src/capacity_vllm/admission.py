@@ -16,13 +16,14 @@ from capacity_core.units import REQUESTS
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.ways import Printed, Way
 
-_UNUSED = (
-    "no way to group its layers gives the printed tokens, concurrency and budget, or the log is "
-    "of speculative decoding, whose layers are in no configuration"
+_OTHER_MODEL = (
+    "it cannot make the printed tokens, concurrency and budget: it is of another model, or the "
+    "engine keeps its layers otherwise"
 )
+_DRAFTED = "the layers of a draft model, which share the blocks, are not in it"
 _OTHER_PAGE = (
-    "the blocks of the metrics page, which the configuration and the budget do not make, do not "
-    "count"
+    "num_gpu_blocks of the metrics page is not counted: the configuration and the printed budget "
+    "make other blocks"
 )
 
 
@@ -46,7 +47,9 @@ class VllmAdmission:
             assumed += (_OTHER_PAGE,) if ways else ()
         if not ways and layout is not None:
             layout, ways = None, self.printed.ways(None, worker)
-        unused = _UNUSED if layout is not given else None
+        unused = None
+        if layout is not given:
+            unused = _OTHER_MODEL if self.printed.drafts is None else _DRAFTED
         if not ways:
             fit = self._reckoned(worker, request, given)
             return fit if fit is None else attrs.evolve(fit, layout_unused=unused)
@@ -56,8 +59,6 @@ class VllmAdmission:
         evidence = self._evidence(worker, layout)
         how = self._how(ways, request)
         why = self._open(ways, request)
-        if unproven:
-            why = f"{why}; all of it if {unproven[0]}"
         tokens = _between(lowest, highest, how, evidence, why)
         return Fit(
             tokens=tokens.assume(*assumed),
@@ -120,6 +121,8 @@ class VllmAdmission:
             usable = number - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in _splits(request):
                 low, high = plan.fit(usable, prompt, output, self.printed.length or 0)
+                if request.prompt is None and plan.windowed:
+                    low = plan.surely(usable, request.tokens, self.printed.length or 0)
                 lows.append(low)
                 highs.append(high)
                 least, most = plan.holds(prompt, output, self.printed.length or 0)
@@ -148,7 +151,10 @@ class VllmAdmission:
     def _open(self, ways: Sequence[Way], request: Request) -> str:
         """What leaves the count open."""
         if len({plan.groups for plan, _ in ways}) > 1:
-            return "the size of a block, or its groups, are not printed and decide the count"
+            return (
+                "the size of a block, or how layers are grouped, is not printed and decides the "
+                "count; --metrics or --config may tell"
+            )
         if any(plan.windowed for plan, _ in ways):
             return (
                 "what windows hold beside a prompt depends on its length, on the tokens in flight "
@@ -170,6 +176,29 @@ class VllmAdmission:
                 values.append(self.printed.batched)
         lines = [line for value in values if isinstance(value, Known) for line in value.evidence]
         return tuple(dict.fromkeys((*lines, *self.lines)))
+
+
+@attrs.frozen(kw_only=True)
+class FormerAdmission:
+    """The scheduler before V1, which prints its blocks: each request that grows needs a free block
+    in the pool, whether it begins a new one or not (core/block_manager.py of 0.9.2:207), and a
+    prompt is admitted beside a hundredth of all (watermark, core/block_manager.py of 0.9.2:65)."""
+
+    block: int
+
+    def fit(self, worker: WorkerFacts, request: Request, layout: LayoutRow | None) -> Fit | None:
+        """Requests of one kind without preemption."""
+        if not isinstance(worker.tokens, Known):
+            return None
+        blocks = int(worker.tokens.number) // self.block
+        held = -(-max(request.tokens - 1, 1) // self.block)
+        count = (blocks - 1) // held
+        how = f"({blocks} blocks - 1) // {held} of {request.tokens} tokens"
+        if request.prompt is not None:
+            prompts = -(-request.prompt // self.block)
+            count = min(count, (blocks - blocks // 100) // prompts)
+        evidence = worker.tokens.evidence
+        return Fit(tokens=known(count, REQUESTS, Origin.DERIVED, how=how, evidence=evidence))
 
 
 def _reserved(proposed: int) -> int:

@@ -11,7 +11,7 @@ import attrs
 from capacity_core.api import INTEGER, Arguments, Matcher, Sample
 from capacity_core.api.arguments import plausible_number
 from capacity_core.api.extractors import Sighting
-from capacity_core.units import RATIO, Tokens, Unit
+from capacity_core.units import COUNT, RATIO, Tokens, Unit
 from capacity_core.values import Known, Origin, Unknown, Value, known, text
 
 
@@ -275,6 +275,11 @@ class Settings:
         if amount is None:
             return self._unknown(keys, unit)
         return known(amount, unit, Origin.CONFIGURED, how=keys[0], evidence=value.evidence)
+
+    def whole(self, key: str) -> int | None:
+        """A printed count, such as a parallel size; None where it is not printed."""
+        value = self.number(COUNT, key)
+        return int(value.number) if isinstance(value, Known) else None
 
     def asked(self, unit: Unit, key: str) -> Value:
         """A number in the arguments alone, where the configuration may have been rewritten."""

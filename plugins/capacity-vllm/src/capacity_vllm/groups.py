@@ -17,6 +17,9 @@ from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.report import LayoutRow, TermRow
 from capacity_core.values import Known
 
+_MOST_PROMPTS = 4096
+"""Of a step; more are no longer than a block, and hold no chunk beyond it."""
+
 
 @attrs.frozen(kw_only=True)
 class Group:
@@ -95,25 +98,30 @@ class Plan:
         least, most = self.holds(prompt, output, length)
         # While the last one's prompt is read the others grow: none yet, or all of them.
         low = 0 if self.is_bound else most.fit(usable, beside=max(most.filled, most.end))
-        if self.windowed and (self.lag or self._no_full_group):
-            low = min(low, self._together(most, usable, prompt))
+        if self.windowed:
+            low = min(low, self._beside_prompts(least, most, usable, prompt))
         return low, least.fit(usable, beside=least.filled)
 
-    @property
-    def _no_full_group(self) -> bool:
-        return all(group.keeps is not Keeps.ALL for group in self.groups)
+    def surely(self, usable: int, tokens: int, length: int) -> int:
+        """The least that fit of requests of `tokens`, whatever part of them is the prompt: all hold
+        the most that a prompt of all tokens asks for, or that is held at the end."""
+        _, most = self.holds(max(tokens - 1, 1), 1, length)
+        return usable // max(most.asked + self.lag * self.number, most.filled, most.end)
 
-    def _together(self, most: Hold, usable: int, prompt: int) -> int:
-        """Prompts that are read in one step, as many as its tokens allow, hold chunks at once:
-        without full attention nothing holds them back, and a step ahead they hold them while they
-        already want the next block."""
-        whole = max(most.asked + self.lag * self.number, most.end)
-        if self.step is None:
-            return usable // whole
-        at_once = _blocks(self.step, prompt) * (1 + self.lag)
-        if usable < at_once * whole:
-            return usable // whole
-        return at_once + (usable - at_once * whole) // most.end
+    def _beside_prompts(self, least: Hold, most: Hold, usable: int, prompt: int) -> int:
+        """The most that surely run where prompts hold whole chunks: as many as a step reads are
+        admitted while there is room beside those that generate, which then want their next block; a
+        step ahead the prompts want theirs as well."""
+        at_once = usable // most.asked
+        if self.step is not None:
+            at_once = min(at_once, _blocks(self.step, prompt) * (1 + self.lag))
+        safe = usable
+        for prompts in range(1, min(at_once, _MOST_PROMPTS) + 1):
+            left = usable - prompts * (most.asked + self.lag * self.number)
+            crowd = max(left, -1) // most.end + 1  # so many that generate want more than is left
+            if crowd * least.filled <= usable - prompts * most.asked:
+                safe = min(safe, prompts + crowd - 1)
+        return safe
 
     def holds(self, prompt: int, output: int, length: int) -> tuple[Hold, Hold]:
         """The least and the most that one request may hold."""
@@ -157,9 +165,11 @@ class Plan:
         if group.window is None:
             return 1, end if self.cap is None else self.cap
         if group.keeps is Keeps.CHUNK:
-            return 1, _blocks(group.window + self.lag, group.block)
-        steady = _blocks(group.window - 1 + self.lag, group.block) + 1
-        return steady, steady
+            whole = _blocks(group.window, group.block)
+            apart = self.lag or group.window % group.block
+            return 1, whole + 1 if apart else whole
+        steady = _blocks(group.window - 1, group.block)
+        return max(1, steady), _blocks(group.window - 1 + self.lag, group.block) + 1
 
 
 @attrs.frozen(kw_only=True)
@@ -220,6 +230,8 @@ def plans_of(layout: LayoutRow, block: int) -> list[Plan]:
     if max(counts) < min(counts) * 1.5:
         sizes.add(max(counts))
     page = _page_of_all(kept, block)
+    if page is not None and page < _largest_state(kept):
+        return []  # the engine would have made the block so large that a state has room in it
     return [
         Plan(
             groups=tuple(
@@ -232,21 +244,17 @@ def plans_of(layout: LayoutRow, block: int) -> list[Plan]:
 
 
 def _page_of_all(kept: Sequence[TermRow], block: int) -> Decimal | None:
-    """Bytes of a layer's block, which all groups share: smaller pages are padded. The block was
-    made so large that a state has room in it; one that has none is of another configuration."""
+    """Bytes of a layer's block, which all groups share: smaller pages are padded."""
     pages = [_page(term) for term in kept if term.keeps is not Keeps.STATE]
     sizes = [page * block for page in pages if page is not None]
-    states = [_state(term) for term in kept if term.keeps is Keeps.STATE]
-    known_states = [state for state in states if state is not None]
-    if not sizes or len(sizes) < len(pages) or len(known_states) < len(states):
-        return None
-    return max(sizes) if max(sizes) >= max(known_states, default=0) else None
+    return max(sizes) if sizes and len(sizes) == len(pages) else None
 
 
-def _state(term: TermRow) -> Decimal | None:
-    """Bytes of a request's state in one layer."""
-    cost = term.fixed_bytes_per_request
-    return cost.number / term.layers if isinstance(cost, Known) and term.layers else None
+def _largest_state(kept: Sequence[TermRow]) -> Decimal:
+    """Bytes of a request's state in one layer, of those that are known."""
+    costs = [(term.fixed_bytes_per_request, term.layers) for term in kept]
+    states = [cost.number / layers for cost, layers in costs if isinstance(cost, Known) and layers]
+    return max(states, default=Decimal(0))
 
 
 def _group(term: TermRow, count: int, block: int, kept: Sequence[TermRow]) -> Group:

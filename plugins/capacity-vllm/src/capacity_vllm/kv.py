@@ -21,7 +21,7 @@ from capacity_core.api.ledger import (
 from capacity_core.api.versions import release_key
 from capacity_core.units import BYTES, BYTES_PER_TOKEN, COUNT, GIB, REQUESTS, TOKENS
 from capacity_core.values import Known, Origin, Unknown, Value, known, least
-from capacity_vllm.admission import VllmAdmission
+from capacity_vllm.admission import FormerAdmission, VllmAdmission
 from capacity_vllm.args import EngineConfig, NonDefaultArgs, Settings
 from capacity_vllm.blocks import (
     BlockCount,
@@ -107,8 +107,7 @@ class KvReading:
 
     def _staged(self) -> bool:
         """Whether pipeline stages have budgets of their own."""
-        stages = self._settings.number(COUNT, "pipeline_parallel_size")
-        return isinstance(stages, Known) and stages.number > 1
+        return (self._settings.whole("pipeline_parallel_size") or 1) > 1
 
     def _size_left(self, size: Value, dp: int) -> Value:
         """What the pool is made of, where later lines change it: less than the budget that was
@@ -169,10 +168,10 @@ class KvReading:
             assumes=self._unproven(),
         )
 
-    def admission(self, deployment: Deployment) -> VllmAdmission | None:
-        """What the run says of its blocks; engines that print blocks have rules of their own."""
+    def admission(self, deployment: Deployment) -> VllmAdmission | FormerAdmission | None:
+        """What the run says of its blocks."""
         if self._former:
-            return None
+            return FormerAdmission(block=self._blocks[0]) if len(self._blocks) == 1 else None
         signs = self._run.of(HybridSign)
         sizes = {s.event.sizes for s in signs if s.event.sizes}
         context = deployment.context_length
@@ -184,8 +183,8 @@ class KvReading:
             block=block_size_of(self._run, self._settings),
             sizes=tuple(int(n) for n in sizes.pop().split(", ")) if len(sizes) == 1 else (),
             possible=_CHOSEN_SIZES if self._run.has(NonDefaultArgs) else _BLOCK_SIZES,
-            plain=not signs and self._one_group(),
-            has_states=any(s.event.states for s in signs),
+            plain=not signs and not modes and self._one_group(),
+            has_states=bool(modes) or any(s.event.states for s in signs),
             as_full=self._run.has(HybridDisabled),
             mode=modes.pop() if len(modes) == 1 else None,
             batched=deployment.chunked_prefill_size,
@@ -194,7 +193,8 @@ class KvReading:
             drafts=self._drafts(deployment),
             unproven=self._unproven(),
             blocks=self._blocks_said(),
-            staged=self._staged(),
+            stages=self._settings.whole("pipeline_parallel_size") or 1,
+            shards=self._settings.whole("decode_context_parallel_size") or 1,
         )
         return VllmAdmission(
             printed=printed,
@@ -209,9 +209,9 @@ class KvReading:
         if self._run.has(HybridDisabled) or self._former:
             return ()
         proven = self._derived_tokens() is False and self._blocks
-        if proven and not any(_fits_windows(size) for size in self.sizes_of):
+        if proven and not any(_fits_others(size) for size in self.sizes_of):
             return ()
-        return ("no layer keeps a sliding window, which no line tells",)
+        return ("no layer keeps a sliding window or a state, which no line tells",)
 
     def _blocks_said(self) -> dict[int, Known]:
         """The blocks that lines say outright, the same for all engines."""
@@ -296,7 +296,8 @@ class KvReading:
 
         concurrency = blocks / ceil(longest / size) holds for models with one kind of KV cache alone
         (v1/core/kv_cache_utils.py of 0.9.2:740 … 0.20.0:872); two decimals are printed. Where the
-        tokens are whole longest requests, state-space models with one block a request fit, too.
+        tokens are whole longest requests, state-space models with one block a request fit, too:
+        `_unproven`.
         """
         hybrid = self._run.has(HybridSign) and not self._run.has(HybridDisabled)
         if hybrid or self._run.has(ContextParallel):
@@ -414,7 +415,7 @@ def _blocks_that_fit(size: Size) -> list[int]:
     if not isinstance(printed, Known) or size.reported.request_tokens <= 0:
         return []
     tokens = int(size.tokens.number)
-    if not tokens or tokens % size.reported.request_tokens == 0:
+    if not tokens:
         return []
     found = []
     for block in _BLOCK_SIZES:
@@ -428,13 +429,16 @@ def _blocks_that_fit(size: Size) -> list[int]:
 _MOST_GROUPS = 12
 
 
-def _fits_windows(size: Size) -> bool:
-    """Whether groups of which some or all keep windows, with a whole prompt in flight, give the
-    printed figures as well: ceil(length / block) blocks in each, and one more in those."""
+def _fits_others(size: Size) -> bool:
+    """Whether a block for the state of each request gives the printed figures as well, or groups of
+    which some or all keep windows, with a whole prompt in flight: ceil(length / block) blocks in
+    each, and one more in those."""
     said = size.reported
     if said is None or not isinstance(said.value, Known) or not isinstance(size.tokens, Known):
         return False
     tokens, printed = int(size.tokens.number), said.value
+    if tokens % said.request_tokens == 0:
+        return True
     for block in (block for block in _BLOCK_SIZES if tokens % block == 0):
         longest = -(-said.request_tokens // block)
         for groups in range(1, _MOST_GROUPS + 1):

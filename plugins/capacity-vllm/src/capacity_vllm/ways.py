@@ -45,7 +45,8 @@ class Printed:
     were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
     step, None where it is off; its layers are in no configuration here. `unproven` is what taking
     the model for plain rests on. `blocks` are those of each worker, where a line or a metrics page
-    says them. A worker's budget is that of one stage where the model is `staged`.
+    says them. A worker's budget is that of one of `stages` pipeline stages; a block holds the
+    tokens of `shards` ranks of decode context parallel (0.33.0 v1/core/kv_cache_utils.py:740).
     """
 
     length: int | None
@@ -61,20 +62,25 @@ class Printed:
     derived: bool | None
     drafts: Value | None = None
     unproven: tuple[str, ...] = ()
-    staged: bool = False
+    stages: int = 1
+    shards: int = 1
     blocks: Mapping[int, Known] = attrs.field(factory=dict)
 
     def ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
         """Every way that gives what is printed; where there are very many, two of each plan that
         lie outside all of its own."""
-        found = [way for plan in self._plans(layout) for way in self._blocks_of(plan, worker)]
+        told = worker.reported is not None and isinstance(worker.reported.value, Known)
+        printed = self
+        if told and worker.dp in self.blocks and not self.has_states:
+            printed = attrs.evolve(self, plain=True)  # which blocks and concurrency confirm, or not
+        found = [way for plan in printed._plans(layout) for way in printed._blocks_of(plan, worker)]
         return found if len(found) <= _MOST_WAYS else _outermost(found)
 
     def _plans(self, layout: LayoutRow | None) -> Iterator[Plan]:
         """Every way in which groups, states and windows may lie."""
         for block in self._sizes():
             for grouped in self._grouped(layout, block):
-                plan = attrs.evolve(grouped, block_bytes=None) if self.staged else grouped
+                plan = attrs.evolve(grouped, block_bytes=None) if self.stages > 1 else grouped
                 if self.drafts is None:
                     yield from self._with_states(plan)
                 elif all(group.keeps is Keeps.ALL for group in plan.groups):
@@ -82,11 +88,12 @@ class Printed:
                     yield attrs.evolve(plan, lag=1, block_bytes=None)
 
     def _sizes(self) -> tuple[int, ...]:
+        """The tokens that a block of the smallest size may hold."""
         if isinstance(self.block, Known):
-            return (int(self.block.number),)
+            return (int(self.block.number) * self.shards,)
         if self.sizes:
-            return (min(self.sizes),)
-        return () if self.has_states else self.possible
+            return (min(self.sizes) * self.shards,)
+        return () if self.has_states else tuple(size * self.shards for size in self.possible)
 
     def _grouped(self, layout: LayoutRow | None, block: int) -> list[Plan]:
         number = len(self.sizes)
@@ -97,6 +104,16 @@ class Printed:
             return [p for p in plans_of(layout, block) if not number or p.number == number]
         if self.plain and not number:
             return [whole]
+        if self.mode == "none" and set(self.sizes) == {block, self.length} and number > 1:
+            states = self.sizes.count(self.length or 0)  # one of them holds a whole request
+            return [
+                Plan(
+                    groups=(
+                        Group(keeps=Keeps.ALL, count=number - states, block=block),
+                        Group(keeps=Keeps.STATE, count=states, block=block),
+                    )
+                )
+            ]
         if number < 2 or len(set(self.sizes)) > 1:
             return []
         other = Keeps.STATE if self.has_states else Keeps.WINDOW
@@ -132,10 +149,12 @@ class Printed:
                     yield attrs.evolve(plan, states=each, lag=lag, step=step, in_flight=flight)
 
     def _in_flight(self, step: int | None) -> tuple[int | None, ...]:
-        """A step's tokens, and another's where scheduling runs ahead and the release reckons it."""
+        """A step's tokens for each stage, and another's where scheduling runs ahead and the release
+        reckons it (0.33.0 vllm/config/vllm.py:588)."""
         if step is None:
             return (None,)
-        return (step,) if self.async_known is False else (step, 2 * step)
+        ahead = () if self.async_known is False else ((self.stages + 1) * step,)
+        return (self.stages * step, *ahead)
 
     def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
         """The numbers of blocks that give what is printed, each with its plan; one where they are
