@@ -352,7 +352,7 @@ def vllm() -> list[str]:
         config("0.33.0", LENGTH).replace(
             "quantization=None", "quantization=None, device_config=cpu"
         ),
-        budget("20.0"),
+        budget("0.24"),  # 2,000 blocks of 2 layers * 32 tokens * 2,048 B
         said("Mamba cache mode is set to 'none' for RivuletForCausalLM by default"),
         sized_in_one(int(concurrency * LENGTH), LENGTH, concurrency),
         said("kv cache group sizes (32, 32, 32)"),
