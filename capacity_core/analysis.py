@@ -164,6 +164,7 @@ def _layout(
         trouble.report_failure,
         asked=options.layout is not None,
         printed=ledger.kv.bytes_per_full_token,
+        releases=ledger.version_range or (),
     )
     row, findings = of_rank()
     apart = list(disagreement(ledger, row))

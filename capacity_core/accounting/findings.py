@@ -91,8 +91,8 @@ def disagreement(ledger: Ledger, layout: LayoutRow | None) -> Iterator[Finding]:
             code="layout-disagrees",
             severity=Severity.WARNING,
             message=(
-                f"{subject} {shown.number:,.0f} B in the log ({shown.how}) and "
-                f"{theory.number:,.0f} B by the configuration ({layout.name}, "
+                f"{subject} {_bytes(shown)} B in the log ({shown.how}) and "
+                f"{_bytes(theory)} B by the configuration ({layout.name}, "
                 f"{_type(layout.dtype)}): "
                 + (_CAUSES.get(subject) or _cause(shown, theory, layout))
             ),
@@ -140,13 +140,23 @@ def _cause(shown: Known, theory: Known, layout: LayoutRow) -> str:
 
     if isinstance(copies, Known) and copies.number > 1 and near(copies.number):
         return f"they differ by the {copies.number} copies of a head among the ranks"
-    times = f"about {max(ratio, inverse):.2f} times as {'much' if ratio > 1 else 'little'}"
+    counts = [term.layers or 0 for term in layout.terms]
+    kept = sum(n for n, term in zip(counts, layout.terms, strict=True) if term.keeps is Keeps.ALL)
+    if 0 < kept < sum(counts) and abs(ratio * kept / sum(counts) - 1) < Decimal("0.02"):
+        return f"as if all {sum(counts)} layers kept every token, not {kept} of them"
+    times = f"{ratio:.2f} times as much"
     assumed = isinstance(layout.dtype, Unknown) or layout.dtype.assuming
     if assumed and (near(2) or near(4)):
         return f"{times}, so another KV type than was assumed, or other layers"
     if 1 < ratio < Decimal("1.15"):
         return "a little more than its elements: scales, padding of pages, or a draft's layers"
     return f"{times}: another layout, other layers (a draft's, shared ones) or another placement"
+
+
+def _bytes(value: Known) -> str:
+    """Whole bytes, and two decimals where the error of a figure is no more than they show."""
+    whole = value.number % 1 == 0 or value.error > Decimal("0.01")
+    return f"{value.number:,.0f}" if whole else f"{value.number:,.2f}"
 
 
 def _type(value: Value) -> str:

@@ -3,6 +3,7 @@ its way."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -100,12 +101,14 @@ def layout_of(
     *,
     asked: bool,
     printed: Value = _UNSAID,
+    releases: tuple[str, ...] = (),
     stages: int | None = None,
 ) -> tuple[LayoutRow | None, list[Finding]]:
     """What the configuration says of a rank of a deployment, the largest stage's, and what stands
-    in the way of it; with `stages` as if there were so many.
+    in the way of it; `stages` overrules the pipeline size.
 
-    `printed` is the engine's own divisor, which tells variants of a layout apart.
+    `printed` is the engine's own divisor, which tells variants of a layout apart, and the first and
+    last of the `releases` that may have printed it, where that is not said.
     """
     try:
         layout = claim(config, layouts, on_failure, asked=asked)
@@ -119,7 +122,7 @@ def layout_of(
         found = []
         for placement in placements:
             try:
-                row = _placed(config, layout, served, placement, on_failure, printed)
+                row = _placed(config, layout, served, placement, on_failure, printed, releases)
             except LayoutError:
                 if open_size is None:
                     raise
@@ -143,37 +146,51 @@ def _placed(
     placement: Placement,
     on_failure: OnFailure,
     printed: Value,
+    releases: tuple[str, ...],
 ) -> LayoutRow | None:
     """The largest stage of a placement, in the variant that gives the printed divisor."""
     placed = attrs.evolve(serving, placement=placement)
-    variant = _by_divisor(config, layout, placed, on_failure, printed)
-    assuming = () if variant is None else (variant[1],)
-    if variant is not None:
-        placed = attrs.evolve(placed, variant=variant[0])
+    assuming: tuple[str, ...] = ()
+    if isinstance(printed, Known) and _variants(layout):
+        placed, assuming = _by_divisor(config, layout, placed, on_failure, printed, releases)
     rows = layout_rows(config, layout, placed, on_failure, assuming)
     return largest(rows) if rows else None
 
 
 def _by_divisor(
-    config: ModelConfig, layout: KVLayout, serving: Serving, on_failure: OnFailure, printed: Value
-) -> tuple[str, str] | None:
-    """The variant that gives the divisor that the engine printed, and what using it assumes; None
-    where none does, where those that do differ, or where one was asked for."""
-    if serving.variant is not None or not isinstance(printed, Known):
-        return None
-    fitting: dict[Value, list[str]] = {}
-    for name in _variants(layout):
+    config: ModelConfig,
+    layout: KVLayout,
+    serving: Serving,
+    on_failure: OnFailure,
+    printed: Known,
+    releases: tuple[str, ...],
+) -> tuple[Serving, tuple[str, ...]]:
+    """How the model is served in the variant that gives the divisor which the engine printed, and
+    what using it assumes; as it was given where none does, and where those that do differ.
+
+    Without a release both ends of those that may have printed it are tried, and with each a
+    draft's layer that the divisor has as well.
+    """
+    fitting: dict[Value, list[tuple[Serving, str]]] = {}
+    for variant, release, drafts in itertools.product(
+        (serving.variant,) if serving.variant else _variants(layout),
+        (serving.version,) if serving.version else releases or (None,),
+        (0, 1),
+    ):
+        served = attrs.evolve(serving, variant=variant, version=release, draft_layers=drafts)
         try:
-            rows = layout_rows(config, layout, attrs.evolve(serving, variant=name), on_failure)
+            rows = layout_rows(config, layout, served, on_failure)
         except LayoutError:
             continue  # a variant that this engine or release does not have
         if rows and agree(largest(rows).pool_bytes_per_token, printed):
-            fitting.setdefault(largest(rows).bytes_per_token, []).append(name)
+            in_release = f" in {release}" if release and release != serving.version else ""
+            words = f"{variant}{in_release}{' with a layer of a draft' if drafts else ''}"
+            fitting.setdefault(largest(rows).bytes_per_token, []).append((served, words))
     if len(fitting) != 1:
-        return None
-    (names,) = fitting.values()
-    why = f"the printed divisor, {printed.number:,}, is that of {' and '.join(names)}"
-    return names[0], why
+        return serving, ()
+    (same,) = fitting.values()
+    names = " or ".join(words for _, words in same)
+    return same[0][0], (f"the printed divisor, {printed.number:,}, is that of {names}",)
 
 
 def _finding(code: str, message: str) -> Finding:

@@ -74,7 +74,9 @@ def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
         default = known(number, COUNT, Origin.ASSUMED, name=name, evidence=("config0:model_type",))
         return default.assume(f"{name} is {number}, as in {config.said}")
     path = name if inside is None else f"{inside}.{name}"
-    return known(number, COUNT, Origin.THEORETICAL, name=name, evidence=(f"config0:{path}",))
+    how = f"{path} in config.json"
+    evidence = (f"config0:{path}",)
+    return known(number, COUNT, Origin.THEORETICAL, how=how, name=name, evidence=evidence)
 
 
 def counts(config: ModelConfig, name: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from capacity_core.api.report import Absent, Report
+from capacity_core.api.report import Absent, ConcurrencyRow, Report
 from capacity_core.rendering.figures import (
     WIDTH,
     amount_text,
@@ -26,12 +26,16 @@ def concurrency(report: Report) -> Iterator[str]:
     yield f"Concurrency (per DP rank; the deployment has {count})"
     columns: list[tuple[str, str, Sequence[str]]] = [
         ("request tokens", "right", [request_text(row) for row in c.rows]),
-        ("by tokens", "right", [plain_text(row.token_limit) for row in c.rows]),
+        ("by tokens", "right", [_cell(row.token_limit, row, report) for row in c.rows]),
         ("by states", "right", [_maybe(row.state_limit) for row in c.rows]),
-        ("by requests", "right", [plain_text(row.request_limit) for row in c.rows]),
-        ("max concurrent", "right", [plain_text(row.max_concurrent) for row in c.rows]),
+        ("by requests", "right", [_cell(row.request_limit, row, report) for row in c.rows]),
+        ("max concurrent", "right", [_cell(row.max_concurrent, row, report) for row in c.rows]),
         ("bound by", "left", [row.bound_by or "" for row in c.rows]),
-        ("deployment", "right", [plain_text(row.deployment_max_concurrent) for row in c.rows]),
+        (
+            "deployment",
+            "right",
+            [_cell(row.deployment_max_concurrent, row, report) for row in c.rows],
+        ),
         ("admitted", "right", [_maybe(row.admitted_at_once) for row in c.rows]),
     ]
     shown = [column for column in columns if any(column[2]) or column[0] == "bound by"]
@@ -43,11 +47,14 @@ def concurrency(report: Report) -> Iterator[str]:
             "and their output may then preempt others",
             "  ",
         )
+    for row in c.rows:
+        if _is_impossible(row, report) and isinstance(row.max_concurrent, Unknown):
+            yield from wrapped(row.max_concurrent.why, "  impossible: ", " " * 14)
     whys = dict.fromkeys(
         part
         for row in c.rows
-        for value in (row.token_limit, row.request_limit)
-        if isinstance(value, Unknown)
+        if not _is_impossible(row, report)
+        for value in _open(row)
         for part in value.why.split("; ")
     )
     for why in whys:
@@ -70,6 +77,27 @@ def _fitting(
     if max(len(line) for line in lines) > WIDTH:
         lines = list(table(rows, [name.replace(" ", "\n") for name in names], align=sides))
     yield from lines
+
+
+def _open(row: ConcurrencyRow) -> Iterator[Unknown]:
+    """The figures of a row that are not known; of what follows from others, where all those are."""
+    for value in (row.token_limit, row.state_limit, row.request_limit):
+        if isinstance(value, Unknown):
+            yield value
+    both = (row.token_limit, row.request_limit)
+    whole = row.deployment_max_concurrent
+    if all(isinstance(value, Known) for value in both) and isinstance(whole, Unknown):
+        yield whole
+
+
+def _is_impossible(row: ConcurrencyRow, report: Report) -> bool:
+    """Whether a request is longer than the server takes."""
+    length = report.deployment.context_length
+    return isinstance(length, Known) and row.request_tokens > length.number
+
+
+def _cell(value: Value, row: ConcurrencyRow, report: Report) -> str:
+    return "impossible" if _is_impossible(row, report) else plain_text(value)
 
 
 def _maybe(value: Value | Absent) -> str:

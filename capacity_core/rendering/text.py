@@ -75,10 +75,8 @@ def _headline(report: Report) -> Iterator[str]:
         name += f" {low} … {high} (from the wordings)"
     status = report.outcome.status
     shown = status.value.upper() if status is Status.FAILED else status.value
-    count = len(report.ranks)
-    yield (
-        f"{name} · {_run(report)} · {shown} · {count} rank{'' if count == 1 else 's'} in the log"
-    )
+    ranks = f"{len(report.ranks)} rank{'' if len(report.ranks) == 1 else 's'} in the log"
+    yield from wrapped(f"{name} · {_run(report)} · {shown} · {ranks}", "")
 
 
 def _run(report: Report) -> str:

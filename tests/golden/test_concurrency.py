@@ -304,6 +304,15 @@ def test_a_page_with_other_blocks_than_the_log_is_named_and_not_used(tmp_path: P
     assert the_row(report)["token_limit"]["value"] == 699 // 288
 
 
+def test_a_page_may_say_very_many_blocks(tmp_path: Path) -> None:
+    """281,250 blocks of 16 hold 4.5 million tokens: 281,249 // 288 = 976 of 4,096 + 512."""
+    told = page(tmp_path, num_gpu_blocks="281250", block_size="16")
+    report = report_on(tmp_path, plain(281_250), metrics=told, request_tokens=(PAIR,))
+    limit = the_row(report)["token_limit"]
+    assert limit["value"] == 281_249 // 288
+    assert any(line.startswith("metrics0") for line in limit["evidence"])
+
+
 def test_blocks_that_a_line_says_need_no_page(tmp_path: Path) -> None:
     """Without the concurrency's many readings: 64 blocks of 32 tokens."""
     lines = plain(64, block=32, length=1024)
@@ -698,7 +707,7 @@ def test_the_text_says_that_a_request_is_longer_than_the_context(tmp_path: Path)
     text = text_of(tmp_path, plain(max_num_seqs=64), request_tokens=(Request(8500, 8000),))
     lines = section(text, "Concurrency")
     (row,) = [line for line in lines if line.split()[:1] == ["8,000"]]
-    assert row.split()[3:] == ["unknown"] * len(row.split()[3:])
+    assert row.split()[3:] == ["impossible"] * len(row.split()[3:])
     assert any("longer than the context length, 8,192" in line for line in lines)
 
 

@@ -275,3 +275,43 @@ def test_stages_that_no_prefix_excludes_leave_the_layers_unknown(tmp_path: Path,
     report = report_on(tmp_path, cut_log(rank), LATENT)
     assert report["deployment"]["parallel"]["pipeline"]["value"] is None
     assert report["kv_pool"]["layout"]["bytes_per_token"]["value"] is None
+
+
+V41 = {
+    "model_type": "deepseek_v41",
+    "architectures": ["DeepseekV41ForCausalLM"],
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 40,
+    "hidden_size": 5120,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "index_head_dim": 128,
+    "compress_ratios": [0] * 2 + [2] * 18 + [1] * 20,
+    "kv_source_layer_ids": [2, 8, 14, 20],
+    "sliding_window": 128,
+}
+
+
+def test_the_printed_divisor_tells_release_and_draft(tmp_path: Path) -> None:
+    """0.5.21 and 0.5.22 price a source of ratio 1 at 584 + 68 B and three of ratio 2 at half of it:
+    1,630; a draft's layer makes it 1,630 * 41 / 40 = 1,670.75 (pool_configurator.py of 0.5.21)."""
+    lines = said(
+        *weights(78.0, 10.0, "DeepseekV41ForCausalLM"),
+        "DSV4 SWA sizing: mode=cap, swa_tokens=13312, request_cap+headroom=13312, prefix_tails=16",
+        "DSV4 memory calculation: bytes_per_full_token=1670.75, available_bytes=8.84 GB, "
+        "c128_state_fixed=0.00 GB, swa_fixed=0.30 GB, full_token=5491200",
+        "DSV4 pool sizes: full=5491200, swa=13312, c4=1372800, c128=42900, c4_state=1664, "
+        "c128_state=0",
+        pools_end(9.90),
+        rank=" TP0",
+    )
+    report = report_on(tmp_path, "".join(f"{line}\n" for line in lines), V41)
+    layout = report["kv_pool"]["layout"]
+    assert (584 + 68) + 3 * (584 + 68) / 2 == 1630
+    assert layout["bytes_per_token"]["value"] == 1630
+    assert layout["pool_bytes_per_token"]["value"] == 1630 * 41 / 40 == 1670.75
+    assuming = layout["bytes_per_token"]["assuming"]
+    assert any("in 0.5.21 with a layer of a draft" in why for why in assuming)
+    assert "layout-disagrees" not in [finding["code"] for finding in report["findings"]]

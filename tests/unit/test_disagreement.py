@@ -304,6 +304,13 @@ def test_otherwise_copies_are_not_blamed(replication: Value, times: str) -> None
     assert "copies" not in said
 
 
+def test_layers_that_all_keep_every_token_are_named() -> None:
+    """Four layers of attention and four of states: the log shows twice what the four cost."""
+    row = layout(Keeps.ALL, Keeps.STATE, dtype=ASKED)
+    assert cause(TOKEN * 2, row) == "as if all 8 layers kept every token, not 4 of them"
+    assert "all 8 layers" not in cause(TOKEN * 3, row)
+
+
 def test_copies_stand_before_another_type() -> None:
     """Twice as much, with two copies and a type that was assumed."""
     row = layout(replication=known(2, COUNT, Origin.THEORETICAL), dtype=ASSUMED)
@@ -314,11 +321,11 @@ def test_copies_stand_before_another_type() -> None:
 @pytest.mark.parametrize(
     ("number", "times"),
     [
-        (TOKEN * 2, "about 2.00 times as much"),
-        (TOKEN // 2, "about 2.00 times as little"),
-        (TOKEN * 4, "about 4.00 times as much"),
-        (TOKEN // 4, "about 4.00 times as little"),
-        (121_800, "about 2.03 times as much"),
+        (TOKEN * 2, "2.00 times as much"),
+        (TOKEN // 2, "0.50 times as much"),
+        (TOKEN * 4, "4.00 times as much"),
+        (TOKEN // 4, "0.25 times as much"),
+        (121_800, "2.03 times as much"),
     ],
 )
 def test_twice_or_four_times_is_another_type_where_none_was_said(

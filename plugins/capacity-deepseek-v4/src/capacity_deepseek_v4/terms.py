@@ -30,7 +30,7 @@ def figure(number: Fraction | int, unit: Unit, how: str, stage: Stage) -> Known:
 def compressed(stage: Stage, ratio: int, stored: Stored, source: str) -> CacheTerm:
     """The compressed caches of one ratio: one slot for `ratio` tokens in each layer that owns."""
     layers = stage.owners[ratio]
-    how = f"{layers} layers * {shown(stored.bytes)} B / {ratio} tokens"
+    how = f"{_layers(layers)} * {shown(stored.bytes)} B / {_tokens(ratio)}"
     layout = stored.layout
     slot = figure(
         layout.slot_bytes,
@@ -48,7 +48,7 @@ def compressed(stage: Stage, ratio: int, stored: Stored, source: str) -> CacheTe
         steps=(
             f"payload: {slot.how} = {layout.slot_bytes} B a slot ({layout.name})",
             f"page: {stored.step}",
-            f"owners: {layers} of {stage.layers} layers; a slot holds {ratio} tokens",
+            f"owners: {layers} of {stage.layers} layers; a slot holds {_tokens(ratio)}",
             f"growth: {how}",
         ),
     )
@@ -57,7 +57,7 @@ def compressed(stage: Stage, ratio: int, stored: Stored, source: str) -> CacheTe
 def index(stage: Stage, ratio: int, key: Fraction, words: str, source: str) -> CacheTerm:
     """The index keys of one ratio, one for each slot."""
     layers = stage.owners[ratio]
-    how = f"{layers} layers * {shown(key)} B / {ratio} tokens"
+    how = f"{_layers(layers)} * {shown(key)} B / {_tokens(ratio)}"
     return CacheTerm(
         name=f"index keys, ratio {ratio}",
         layers=layers,
@@ -128,7 +128,15 @@ def state_of_request(
 
 
 def tokens(count: int, stage: Stage) -> Known:
-    return known(count, TOKENS, Origin.THEORETICAL, evidence=stage.fields)
+    return known(count, TOKENS, Origin.THEORETICAL, how="last tokens kept", evidence=stage.fields)
+
+
+def _layers(number: int) -> str:
+    return f"{number} layer{'' if number == 1 else 's'}"
+
+
+def _tokens(number: int) -> str:
+    return f"{number} token{'' if number == 1 else 's'}"
 
 
 def shown(number: Fraction) -> str:

@@ -153,7 +153,7 @@ class VllmAdmission:
         if len({plan.groups for plan, _ in ways}) > 1:
             return (
                 "the size of a block, or how layers are grouped, is not printed and decides the "
-                "count; --metrics or --config may tell"
+                "count (--metrics or --config may tell)"
             )
         if any(plan.windowed for plan, _ in ways):
             return (

@@ -116,7 +116,7 @@ def _disagree(message: str, evidence: tuple[str, ...]) -> Finding:
 
 
 def _number(info: MetricSample, label: str, unit: Unit) -> Known | None:
-    number = plausible_number(info.labels.get(label), unit)
+    number = plausible_number(info.labels.get(label), TOKENS)  # blocks may be many more than ranks
     if number is None or number < 1 or number != number.to_integral_value():
         return None
     how = f"{label} of {info.name}"
