@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
 import attrs
 
@@ -123,9 +124,7 @@ def _of_term(term: TermRow, tokens: int, page: int | None) -> Value:
         if isinstance(window, Known) and page is not None:
             whole = -(-int(window.number) // page) * page
             how = f"{window.number} tokens in whole pages"
-            window = attrs.evolve(
-                window, amount=known(whole, TOKENS, window.origin).number, how=how
-            )
+            window = attrs.evolve(window, amount=Decimal(whole), how=how)
         held = least((held, window))
     cost = (term.bytes_per_token * held).to(BYTES)
     if term.fixed_bytes_per_request is None:

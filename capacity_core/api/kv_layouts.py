@@ -151,7 +151,7 @@ class CacheTerm:
     )
     slot: Value | None = attrs.field(default=None, validator=_in(BYTES_PER_SLOT))
     formula: str | None = None
-    source: str | None = None
+    source: str
     steps: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
@@ -160,16 +160,18 @@ class CacheTerm:
             raise TypeError(
                 f"{self.name}: window_tokens belong to a window or chunk, and only there"
             )
+        if self.bytes_per_token is None and self.fixed_bytes_per_request is None:
+            raise TypeError(f"{self.name}: neither a token nor a request costs anything")
 
 
 @attrs.frozen(kw_only=True)
 class LayoutReading:
     """What a layout says of one model and how it is served, for one device.
 
-    `replication` is how many of the ranks that share a KV head's tokens hold the same copy of it
-    (1: each its own). `pool_bytes_per_token` is what the engine divides its budget by, where that
-    is not the sum of the terms that keep all tokens; `dtype` the stored type, where the model has
-    one of its own; `assumes` what every figure rests on that nobody said.
+    `replication` is how many tensor-parallel ranks hold the same keys and values (1: each its own);
+    `pool_bytes_per_token` what the engine divides its budget by, where that is not the sum of the
+    terms that keep all tokens; `dtype` the stored type, where the model has one of its own;
+    `assumes` what every figure rests on that nobody said.
     """
 
     family: str

@@ -10,7 +10,7 @@ from pathlib import Path
 CORE = Path(__file__).parents[2] / "capacity_core"
 
 NAMES = re.compile(
-    r"sglang|vllm|trt-?llm|lmdeploy|deepseek|dsv\d|qwen|llama|mistral|gemma|kimi|\bglm|gpt-?oss|laguna"
+    r"sglang|vllm|trt-?llm|lmdeploy|deepseek|dsv\d|(?<![a-z\d])v4\d?(?![a-z\d])|qwen|llama|mistral|gemma|kimi|\bglm|gpt-?oss|laguna"
     r"|\b[abhlv]\d{2,3}s?\b|\bgb\d{2,3}\b|\bmi\d{3}x?\b|\brtx\b|nvidia|\bamd\b|rocm|\bhip\b|intel\b"
     r"|ascend\b|huawei|\bnpu\b|\bcuda\b|\btpu\b",
     re.IGNORECASE,

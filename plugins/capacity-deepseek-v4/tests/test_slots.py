@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from capacity_deepseek_v4.slots import (
     CHOICES,
-    SLOT_LAYOUTS,
     V4,
     V41_FP4,
     V41_FP4_INTERLEAVED,
@@ -19,6 +18,7 @@ from capacity_deepseek_v4.slots import (
     slots_per_page,
 )
 
+SLOT_LAYOUTS = (V4, V41_FP8, V41_FP4)
 EVERY_LAYOUT = (*SLOT_LAYOUTS, V41_FP8_INTERLEAVED, V41_FP4_INTERLEAVED)
 
 

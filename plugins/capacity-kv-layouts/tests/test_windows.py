@@ -104,9 +104,9 @@ def test_vllm_refuses_a_qwen_with_a_window_in_some_layers() -> None:
     config = model(
         model_type="qwen2", use_sliding_window=True, sliding_window=4096, max_window_layers=4
     )
-    if claimed_by(config):
-        with pytest.raises(LayoutError):
-            read(config, "vllm")
+    assert claimed_by(config) == ["windows"]
+    with pytest.raises(LayoutError, match="max_window_layers"):
+        read(config, "vllm")
 
 
 # --- layers alternate -----------------------------------------------------

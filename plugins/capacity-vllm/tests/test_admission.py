@@ -32,9 +32,9 @@ from capacity_core.units import (
 )
 from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.admission import FormerAdmission, VllmAdmission
+from capacity_vllm.candidates import Printed
 from capacity_vllm.groups import Group, Plan
 from capacity_vllm.metrics import with_metrics
-from capacity_vllm.ways import Printed
 
 CONTEXT = 16_384
 

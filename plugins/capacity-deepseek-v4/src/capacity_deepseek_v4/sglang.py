@@ -40,7 +40,8 @@ _STATE_FIXED_SINCE = (0, 5, 15)  # the state of ratio 128 left the coefficient
 STAGED_SINCE = _STATE_FIXED_SINCE  # before, every stage counted all layers, the draft's too
 _PADDED_SINCE = (0, 5, 21)  # pages count with their padding, state of ratio 4 by the page
 _LOW_PRICED_SINCE = (0, 5, 23)  # ratio 1 and 2 at what their layout takes
-_LOW_PRICE = 584 + 68
+_LOW_SLOT = 584  # up to then, whatever their layout
+_LATEST = (999,)  # of a release that nobody named
 _DEFAULT_SHARE = Decimal("0.1")
 
 
@@ -59,7 +60,7 @@ def terms_of(stage: Stage, serving: Serving) -> tuple[CacheTerm, ...]:
 
 def release_of(serving: Serving) -> tuple[int, ...]:
     """The release, as a key to compare; without one the latest."""
-    return release_key(serving.version or "999")
+    return release_key(serving.version) if serving.version else _LATEST
 
 
 def _speculates(serving: Serving) -> bool:
@@ -92,7 +93,7 @@ def _terms(
         if ratio in (1, 2) and release < _LOW_PRICED_SINCE:
             stored = terms.Stored(
                 layout=layout,
-                bytes=Fraction(_LOW_PRICE - 68),
+                bytes=Fraction(_LOW_SLOT),
                 step="priced as v4 without padding, whatever the layout (0.5.21, 0.5.22)",
             )
         yield terms.compressed(stage, ratio, stored, SOURCE)

@@ -55,7 +55,6 @@ V41_FP4 = SlotLayout(
     used="only beside v41 on SM100-class devices, by default for compressed caches of ratio 1 "
     "and 2, never for the sliding window; no log line names it",
 )
-SLOT_LAYOUTS = (V4, V41_FP8, V41_FP4)
 
 # Scales stand behind each payload: a page is whole slots, and nothing is padded (0.5.23).
 V41_FP8_INTERLEAVED = attrs.evolve(V41_FP8, name="v41_new", page_align=528)

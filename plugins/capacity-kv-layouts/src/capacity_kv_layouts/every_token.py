@@ -70,11 +70,15 @@ def _tells_otherwise(name: str, field: object, config: ModelConfig) -> bool:
     if name == "cache_implementation":
         return field in ("hybrid", "sliding_window")
     if _WINDOW.search(name):
-        off = config.get("use_sliding_window") is False or config.get("model_type") == "qwen2_moe"
-        return not off and name != "max_window_layers"
+        return not windows_off(config) and name != "max_window_layers"
     if _NO_ATTENTION.search(name):
         return False
     return bool(_OTHER_CACHE.search(name)) or _varies(name, field, config)
+
+
+def windows_off(config: ModelConfig) -> bool:
+    """Whether a window that the file has is not used: it says so, or no engine's code reads it."""
+    return config.get("use_sliding_window") is False or config.get("model_type") == "qwen2_moe"
 
 
 def _varies(name: str, field: object, config: ModelConfig) -> bool:

@@ -81,14 +81,14 @@ def by_period(config: ModelConfig) -> list[str]:
     return [ATTENTION if i % period == offset else STATE for i in range(_layers(config))]
 
 
-def by_numbers(name: str, start: int = 0) -> LayerKinds:
-    """Layers of attention by their numbers, counted from `start`."""
+def by_numbers(name: str) -> LayerKinds:
+    """Layers of attention by their numbers, counted from 0."""
 
     def kinds(config: ModelConfig) -> list[str]:
         listed = config.get(name)
         if not isinstance(listed, list):
             raise LayoutError(f"the configuration has no {name}")
-        return [ATTENTION if i + start in listed else STATE for i in range(_layers(config))]
+        return [ATTENTION if i in listed else STATE for i in range(_layers(config))]
 
     return kinds
 

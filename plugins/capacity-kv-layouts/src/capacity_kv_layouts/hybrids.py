@@ -60,13 +60,14 @@ StateOf = Callable[[ModelConfig, Serving], Cache]
 class _Family:
     """One kind of hybrid: its name, which layers have attention and which a state, what state.
 
-    `latent` says that its attention keeps one latent; `frameworks` which engines serve it, where
-    not both do.
+    `needs` are fields one of which must be on for the type to be this kind; `latent` says that its
+    attention keeps one latent; `frameworks` which engines serve it, where not both do.
     """
 
     name: str
     kinds: LayerKinds
     state: StateOf
+    needs: tuple[str, ...] = ()
     latent: bool = False
     frameworks: tuple[str, ...] = ("sglang", "vllm")
 
@@ -85,9 +86,7 @@ class Hybrid:
         windowed = config.get("sliding_window") and config.get("use_sliding_window") is not False
         if family is None or windowed:
             return False
-        return family.name != "lightning" or bool(
-            config.get("attn_type_list") or config.get("layer_group_size")
-        )
+        return not family.needs or any(config.get(name) for name in family.needs)
 
     def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
         """Bytes per token and per request of one rank.
@@ -197,12 +196,10 @@ def _nemotron(config: ModelConfig, serving: Serving) -> Cache:
     return states.mamba2(config, serving, _NEMOTRON, types)
 
 
-def _mamba1(*names: str) -> StateOf:
-    inner, size, kernel = names
-
+def _mamba1(fields: states.Mamba1Fields) -> StateOf:
     def state(config: ModelConfig, serving: Serving) -> Cache:
         types = states.state_types(config, serving, fields={})
-        return states.mamba1(config, serving, (inner, size, kernel), types)
+        return states.mamba1(config, serving, fields, types)
 
     return state
 
@@ -282,6 +279,11 @@ _ZAMBA = states.Mamba2Fields(
 _MAMBA2 = states.Mamba2Fields(
     heads="num_heads", dim="head_dim", groups="n_groups", size="state_size", kernel="conv_kernel"
 )
+_MAMBA1 = states.Mamba1Fields(
+    inner="intermediate_size", expand="expand", size="state_size", kernel="conv_kernel"
+)
+_JAMBA = states.Mamba1Fields(expand="mamba_expand", size="mamba_d_state", kernel="mamba_d_conv")
+_LIGHTNING_NEEDS = ("attn_type_list", "layer_group_size")
 _BAILING_KDA = _Family(name="KDA", kinds=by_groups, state=_kda_of_heads, latent=True)
 _FAMILIES = {
     "nemotron_h": _Family(
@@ -310,20 +312,14 @@ _FAMILIES = {
         frameworks=("vllm",),
     ),
     "mamba2": _Family(name="Mamba-2", kinds=everywhere(STATE), state=_mamba2(_MAMBA2)),
-    "mamba": _Family(
-        name="Mamba-1",
-        kinds=everywhere(STATE),
-        state=_mamba1("intermediate_size", "state_size", "conv_kernel"),
-    ),
-    "falcon_mamba": _Family(
-        name="Mamba-1",
-        kinds=everywhere(STATE),
-        state=_mamba1("intermediate_size", "state_size", "conv_kernel"),
+    **dict.fromkeys(
+        ("mamba", "falcon_mamba"),
+        _Family(name="Mamba-1", kinds=everywhere(STATE), state=_mamba1(_MAMBA1)),
     ),
     "jamba": _Family(
         name="Mamba-1",
         kinds=by_period,
-        state=_mamba1("mamba_expand", "mamba_d_state", "mamba_d_conv"),
+        state=_mamba1(_JAMBA),
         frameworks=("vllm",),
     ),
     "qwen3_next": _Family(
@@ -344,10 +340,18 @@ _FAMILIES = {
         frameworks=("vllm",),
     ),
     "kimi_linear": _Family(name="KDA", kinds=by_linear_section, state=_kda, latent=True),
-    "bailing_hybrid": _Family(name="lightning", kinds=by_groups, state=_lightning, latent=True),
+    "bailing_hybrid": _Family(
+        name="lightning", kinds=by_groups, state=_lightning, needs=_LIGHTNING_NEEDS, latent=True
+    ),
     **dict.fromkeys(
         ("minimax", "minimax_text_01", "minimax_m1"),
-        _Family(name="lightning", kinds=by_groups, state=_lightning, frameworks=("vllm",)),
+        _Family(
+            name="lightning",
+            kinds=by_groups,
+            state=_lightning,
+            needs=_LIGHTNING_NEEDS,
+            frameworks=("vllm",),
+        ),
     ),
     "lfm2": _Family(
         name="short convolution", kinds=by_words_or_numbers, state=_convolution("conv_dim")

@@ -8,6 +8,7 @@ vllm/model_executor/models/config.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import attrs
@@ -107,42 +108,44 @@ def _inner(
     return as_int(heads) * as_int(dim), ()
 
 
-def mamba1(
-    config: ModelConfig, serving: Serving, names: tuple[str, str, str], types: StateTypes
-) -> Cache:
-    """Convolution window and state of a Mamba-1 layer; `names` are the fields of its channels (or
-    of their ratio to the hidden size), of the state and of the kernel."""
-    inner_name, size_name, kernel_name = names
-    inner_name = inner_name if given(config, inner_name) else "expand"
-    inner = count(config, inner_name)
-    fields: tuple[Known, ...] = (inner,)
-    channels = as_int(inner)
-    if "expand" in inner_name:
-        hidden = count(config, "hidden_size")
-        channels, fields = channels * as_int(hidden), (inner, hidden)
-    size, kernel = count(config, size_name), count(config, kernel_name)
-    channels = _divided(channels, serving.placement.ranks, "channels")
+@attrs.frozen(kw_only=True)
+class Mamba1Fields:
+    """What a family calls the sizes of its Mamba-1 layers. `inner` are the channels; where it is
+    None or absent they are `expand` times hidden size."""
+
+    size: str
+    kernel: str
+    expand: str
+    inner: str | None = None
+
+
+def mamba1(config: ModelConfig, serving: Serving, fields: Mamba1Fields, types: StateTypes) -> Cache:
+    """Convolution window and state of a Mamba-1 layer."""
+    if fields.inner is not None and given(config, fields.inner):
+        parts: tuple[Known, ...] = (count(config, fields.inner),)
+    else:
+        parts = count(config, fields.expand), count(config, "hidden_size")
+    size, kernel = count(config, fields.size), count(config, fields.kernel)
+    inner = math.prod(as_int(part) for part in parts)
+    channels = _divided(inner, serving.placement.ranks, "channels")
     window = (channels, as_int(kernel) - 1)
-    return _state("Mamba-1 state", window, channels * as_int(size), types, (*fields, size, kernel))
+    return _state("Mamba-1 state", window, channels * as_int(size), types, (*parts, size, kernel))
 
 
 def delta_net(config: ModelConfig, serving: Serving, types: StateTypes) -> Cache:
     """Convolution window and state of a gated delta net (GDN)."""
-    names = ("key_heads", "value_heads", "key_head_dim", "value_head_dim")
-    fields = {name: count(config, f"linear_{_NUMBERED.get(name, name)}") for name in names}
+    names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+    fields = [count(config, f"linear_{name}") for name in names]
     kernel = count(config, "linear_conv_kernel_dim")
     ranks = serving.placement.ranks
-    keys, values, key_dim, value_dim = (as_int(fields[name]) for name in names)
+    keys, values, key_dim, value_dim = map(as_int, fields)
     if serving.framework == "sglang" and keys % ranks:
         keys = ranks  # one for each rank, as groups of Mamba-2 (srt/configs/qwen3_next.py:300)
     channels = _divided(2 * keys * key_dim + values * value_dim, ranks, "channels")
     state = _divided(values, ranks, "linear value heads") * key_dim * value_dim
     return _state(
-        "delta net state", (channels, as_int(kernel) - 1), state, types, (*fields.values(), kernel)
+        "delta net state", (channels, as_int(kernel) - 1), state, types, (*fields, kernel)
     )
-
-
-_NUMBERED = {"key_heads": "num_key_heads", "value_heads": "num_value_heads"}
 
 
 def delta_attention(
@@ -200,7 +203,7 @@ def _state(
         if not number:
             continue
         if size is None:
-            why = "the configuration names no dtype, which the state has"
+            why = "config.json names no dtype, in which the state is stored"
             unknown = Unknown(why=why, unit=BYTES_PER_REQUEST, evidence=cited(*fields))
             return Cache(
                 name=name, keeps=Keeps.STATE, state=unknown, formula=_FORMULA, source=SOURCE

@@ -19,7 +19,7 @@ from capacity_core.api.kv_layouts import Keeps, LayoutReading, ModelConfig, Serv
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
 from capacity_core.values import Known, Origin, known
-from capacity_kv_layouts.every_token import keeps_every_token
+from capacity_kv_layouts.every_token import keeps_every_token, windows_off
 from capacity_kv_layouts.heads import (
     LAYERS,
     copies_of,
@@ -282,9 +282,10 @@ def _kinds_known(config: ModelConfig) -> bool:
 
 
 def _window_on(config: ModelConfig) -> bool:
-    off = config.get("use_sliding_window") is False or config.get("model_type") == "qwen2_moe"
     names = ("sliding_window", "sliding_window_size", "attention_chunk_size")
-    return not off and any(config.get(name) and config[name] != -1 for name in names)
+    return not windows_off(config) and any(
+        config.get(name) and config[name] != -1 for name in names
+    )
 
 
 def _has_window_pool(config: ModelConfig) -> bool:

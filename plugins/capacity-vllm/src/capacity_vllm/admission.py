@@ -1,5 +1,5 @@
-"""How many requests a pool of blocks takes: what all ways to read a log that are left agree on is
-known, the rest lies between their bounds."""
+"""How many requests a pool of blocks takes: what all candidates for a log agree on is known, the
+rest lies between their bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capacity_core.api.ledger import WorkerFacts
 from capacity_core.api.report import LayoutRow
 from capacity_core.units import REQUESTS
 from capacity_core.values import Known, Origin, Unknown, Value, known
-from capacity_vllm.ways import Printed, Way
+from capacity_vllm.candidates import Candidate, Printed
 
 _OTHER_MODEL = (
     "it cannot make the printed tokens, concurrency and budget: it is of another model, or the "
@@ -41,24 +41,24 @@ class VllmAdmission:
         if self.printed.length is None or self.context_parallel:
             return None
         assumed = self._assumed(request)
-        ways, given = self.printed.ways(layout, worker), layout
-        if not ways and layout is not None and worker.dp in self.printed.blocks:
-            ways = attrs.evolve(self.printed, blocks={}).ways(layout, worker)
-            assumed += (_OTHER_PAGE,) if ways else ()
-        if not ways and layout is not None:
-            layout, ways = None, self.printed.ways(None, worker)
+        found, given = self.printed.candidates(layout, worker), layout
+        if not found and layout is not None and worker.dp in self.printed.blocks:
+            found = attrs.evolve(self.printed, blocks={}).candidates(layout, worker)
+            assumed += (_OTHER_PAGE,) if found else ()
+        if not found and layout is not None:
+            layout, found = None, self.printed.candidates(None, worker)
         unused = None
         if layout is not given:
             unused = _OTHER_MODEL if self.printed.drafts is None else _DRAFTED
-        if not ways:
+        if not found:
             fit = self._reckoned(worker, request, given)
             return fit if fit is None else attrs.evolve(fit, layout_unused=unused)
-        unproven = self.printed.unproven if layout is None and _plain(ways) else ()
+        unproven = self.printed.unproven if layout is None and _plain(found) else ()
         assumed += unproven
-        lowest, highest, admitted = self._bounds(ways, request)
+        lowest, highest, admitted = self._bounds(found, request)
         evidence = self._evidence(worker, layout)
-        how = self._how(ways, request)
-        why = self._open(ways, request)
+        how = self._how(found, request)
+        why = self._open(found, request)
         tokens = _between(lowest, highest, how, evidence, why)
         return Fit(
             tokens=tokens.assume(*assumed),
@@ -71,7 +71,7 @@ class VllmAdmission:
     def _reckoned(
         self, worker: WorkerFacts, request: Request, layout: LayoutRow | None
     ) -> Fit | None:
-        """Where no way to read the log is left: what the engine reckons for its longest request is
+        """Where no candidate is left: what the engine reserves for its longest request is
         the least that fit of shorter ones. It is the count of the longest, where states are all
         that is kept beside full attention; windows keep less than is reckoned for a prefill."""
         said, printed = worker.reported, self.printed
@@ -109,16 +109,16 @@ class VllmAdmission:
         return ()
 
     def _bounds(
-        self, ways: Sequence[Way], request: Request
+        self, candidates: Sequence[Candidate], request: Request
     ) -> tuple[int | None, int, tuple[int, int]]:
-        """The least and the most that fit, and that are admitted, over all ways; where no prompt is
-        given, over a request that is all prompt and one that is all output."""
+        """The least and the most that fit, and that are admitted, over all candidates; where no
+        prompt is given, over a request that is all prompt and one that is all output."""
         lows, highs, admitted = [], [], []
-        for way, number in ways:
-            plan, drafts = way, self.printed.drafts
+        for each in candidates:
+            plan, drafts = each.plan, self.printed.drafts
             if request.prompt is not None and isinstance(drafts, Known):
-                plan = attrs.evolve(way, drafted=_reserved(int(drafts.number)))
-            usable = number - 1  # one block is never given away (v1/core/block_pool.py)
+                plan = attrs.evolve(plan, drafted=_reserved(int(drafts.number)))
+            usable = each.blocks - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in _splits(request):
                 low, high = plan.fit(usable, prompt, output, self.printed.length or 0)
                 if request.prompt is None and plan.windowed:
@@ -127,14 +127,14 @@ class VllmAdmission:
                 highs.append(high)
                 least, most = plan.holds(prompt, output, self.printed.length or 0)
                 admitted += [most.admitted(usable), least.admitted(usable)]
-        bound = any(plan.is_bound for plan, _ in ways)
+        bound = any(each.plan.is_bound for each in candidates)
         if request.prompt is not None and isinstance(self.printed.drafts, Unknown):
             bound = True  # a draft may reserve any number of tokens
         return None if bound else min(lows), max(highs), (min(admitted), max(admitted))
 
-    def _how(self, ways: Sequence[Way], request: Request) -> str:
-        """The formula of the first way; all others give the same."""
-        plan, number = ways[0]
+    def _how(self, candidates: Sequence[Candidate], request: Request) -> str:
+        """The formula of the first candidate; all others give the same."""
+        plan, number = candidates[0].plan, candidates[0].blocks
         split = _splits(request)[0]
         _, most = plan.holds(*split, self.printed.length or 0)
         usable = number - 1
@@ -145,17 +145,17 @@ class VllmAdmission:
         if request.prompt is not None:
             said = f"{request.prompt} + {request.output} tokens"
         groups = f" in {plan.number} groups" if plan.number > 1 else ""
-        others = ", as by every way to read the log" if len(set(ways)) > 1 else ""
+        others = ", the same for every size that is not printed" if len(set(candidates)) > 1 else ""
         return f"{count} blocks of {said}{groups}{others}"
 
-    def _open(self, ways: Sequence[Way], request: Request) -> str:
+    def _open(self, candidates: Sequence[Candidate], request: Request) -> str:
         """What leaves the count open."""
-        if len({plan.groups for plan, _ in ways}) > 1:
+        if len({each.plan.groups for each in candidates}) > 1:
             return (
                 "the size of a block, or how layers are grouped, is not printed and decides the "
                 "count (--metrics or --config may tell)"
             )
-        if any(plan.windowed for plan, _ in ways):
+        if any(each.plan.windowed for each in candidates):
             return (
                 "what windows hold beside a prompt depends on its length, on the tokens in flight "
                 "and on the window"
@@ -207,9 +207,9 @@ def _reserved(proposed: int) -> int:
     return 3 * proposed + 1
 
 
-def _plain(ways: Sequence[Way]) -> bool:
-    """Whether all ways take every layer to keep every token."""
-    return all(group.keeps is Keeps.ALL for plan, _ in ways for group in plan.groups)
+def _plain(candidates: Sequence[Candidate]) -> bool:
+    """Whether all candidates take every layer to keep every token."""
+    return all(group.keeps is Keeps.ALL for each in candidates for group in each.plan.groups)
 
 
 def _splits(request: Request) -> list[tuple[int, int]]:

@@ -150,14 +150,11 @@ class Plan:
             )
         least, most = self._steady(group, end)
         reckoned = self._reckoned(group, length, length)
-        asked = [min(whole, least if reckoned is None else reckoned), whole]
-        if reckoned is not None:
-            asked[1] = min(whole, reckoned)
-        low, high = (
-            Hold(asked=gate, filled=min(whole, steady), end=min(end, steady)).times(group.count)
-            for gate, steady in zip(asked, (least, most), strict=True)
-        )
-        return low, high
+        chunk = whole if reckoned is None else min(whole, reckoned)
+        sure = min(whole, least) if reckoned is None else chunk
+        low = Hold(asked=sure, filled=min(whole, least), end=min(end, least))
+        high = Hold(asked=chunk, filled=min(whole, most), end=min(end, most))
+        return low.times(group.count), high.times(group.count)
 
     def _steady(self, group: Group, end: int) -> tuple[int, int]:
         """Blocks of a window's group while a request generates, at least and at most: a window need

@@ -31,6 +31,7 @@ from capacity_vllm.blocks import (
     HybridSign,
     StateMode,
 )
+from capacity_vllm.candidates import Printed
 from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
 from capacity_vllm.limits import EngineReady
@@ -39,7 +40,6 @@ from capacity_vllm.ranks import (
     WorkerReading,
 )
 from capacity_vllm.sizes import Size, engine_numbers, engine_of, sizes_of
-from capacity_vllm.ways import Printed
 
 # From here on the printed tokens are int(concurrency · longest length) for every model
 # (v1/core/kv_cache_utils.py of 0.20.0:1679 and 0.21.0:1686).

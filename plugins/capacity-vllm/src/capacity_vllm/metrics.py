@@ -17,7 +17,7 @@ from capacity_core.api.metrics import Metrics, MetricSample
 from capacity_core.units import BYTES_PER_TOKEN, COUNT, TOKENS, Unit
 from capacity_core.values import Known, Origin, Unknown, known
 from capacity_vllm.admission import VllmAdmission
-from capacity_vllm.ways import Printed
+from capacity_vllm.candidates import Printed
 
 _INFO = ("vllm:cache_config_info", "vllm:cache_config")
 _UNSAID = (None, "None", "")

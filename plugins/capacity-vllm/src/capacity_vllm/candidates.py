@@ -1,8 +1,8 @@
-"""What a log prints of a pool of blocks, and which ways to read it are left.
+"""The groups and numbers of blocks that a log may be of.
 
 A log seldom prints blocks. It prints tokens and a concurrency, which follow from blocks, their
-size, the groups of layers and what a request reckons for in each. Every way to fill in what is not
-printed is tried; those that do not give the printed figures fall away.
+size, the groups of layers and what the engine reserves for a request in each. Every way to fill in
+what is not printed is a candidate; those that do not give the printed figures fall away.
 """
 
 from __future__ import annotations
@@ -20,18 +20,28 @@ from capacity_core.units import BYTES
 from capacity_core.values import Known, Value
 from capacity_vllm.groups import Group, Plan, plans_of
 
-_STATE_BLOCKS = {"none": (1,), "align": (2, 3)}  # 3 with the checkpoint of a prefill
+_STATE_BLOCKS = {"none": (1,), "align": (2, 3)}
+"""Blocks of a state by cache mode, 3 with the checkpoint of a prefill (0.33.0
+vllm/v1/kv_cache_interface.py `MambaSpec`)."""
 
-
-_MOST_CAPS = 256
+# What would take too long to try leaves bounds, never a count: of very many candidates the two that
+# lie outside all others are kept (`_outermost`), and where blocks or a window's reservation are not
+# narrowed so far, the largest is used as a bound (`_largest`) or the window stays open.
+_MOST_RESERVATIONS = 256
 _MOST_BLOCKS = 4096
-_MOST_GROUPS = 64
-_MOST_WAYS = 1024
-"""How many ways to fill in a window's blocks, and a pool's, are tried: one in a few gives what is
-printed."""
+_MOST_CANDIDATES = 1024
 
-Way = tuple[Plan, int]
-"""One way to read a log: the groups, and the blocks that they share."""
+_MOST_GROUPS = 64
+"""More than any model has, for the blocks of a metrics page that a log of unknown groups may
+make."""
+
+
+@attrs.frozen
+class Candidate:
+    """One way to read a log: the groups of layers, and the blocks that they share."""
+
+    plan: Plan
+    blocks: int
 
 
 @attrs.frozen(kw_only=True)
@@ -40,8 +50,8 @@ class Printed:
 
     `derived` says whether printed tokens are concurrency times context length (0.21 and later);
     None where the release is not known. `sizes` are the printed block sizes of all groups,
-    `possible` those of a plain model where none is printed; `plain`
-    that no line of a hybrid was printed by a release that would print one; `as_full` that windows
+    `possible` those of a plain model where none is printed; `plain` whether the release prints a
+    line for hybrid models and the log has none; `as_full` that windows
     were counted as full attention. `drafts` is how many tokens speculative decoding proposes in a
     step, None where it is off; its layers are in no configuration here. `unproven` is what taking
     the model for plain rests on. `blocks` are those of each worker, where a line or a metrics page
@@ -66,15 +76,17 @@ class Printed:
     shards: int = 1
     blocks: Mapping[int, Known] = attrs.field(factory=dict)
 
-    def ways(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Way]:
-        """Every way that gives what is printed; where there are very many, two of each plan that
-        lie outside all of its own."""
+    def candidates(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Candidate]:
+        """Those that give what is printed; where there are very many, for each plan the two that
+        bound it below and above."""
         told = worker.reported is not None and isinstance(worker.reported.value, Known)
         printed = self
         if told and worker.dp in self.blocks and not self.has_states:
             printed = attrs.evolve(self, plain=True)  # which blocks and concurrency confirm, or not
-        found = [way for plan in printed._plans(layout) for way in printed._blocks_of(plan, worker)]
-        return found if len(found) <= _MOST_WAYS else _outermost(found)
+        found = [
+            each for plan in printed._plans(layout) for each in printed._blocks_of(plan, worker)
+        ]
+        return found if len(found) <= _MOST_CANDIDATES else _outermost(found)
 
     def _plans(self, layout: LayoutRow | None) -> Iterator[Plan]:
         """Every way in which groups, states and windows may lie."""
@@ -156,7 +168,7 @@ class Printed:
         ahead = () if self.async_known is False else ((self.stages + 1) * step,)
         return (self.stages * step, *ahead)
 
-    def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
+    def _blocks_of(self, plan: Plan, worker: WorkerFacts) -> Iterator[Candidate]:
         """The numbers of blocks that give what is printed, each with its plan; one where they are
         printed themselves."""
         reckoned = plan.longest(self.length or 0)
@@ -169,9 +181,9 @@ class Printed:
         elif worker.dp in self.blocks:
             number = int(self.blocks[worker.dp].number)
             if self._agrees(number, reckoned, plan, worker):
-                yield plan, number
+                yield Candidate(plan, number)
         else:
-            yield from ((plan, n) for n in self._derived(reckoned, plan, worker))
+            yield from (Candidate(plan, n) for n in self._derived(reckoned, plan, worker))
 
     def _numbers(self, plan: Plan, worker: WorkerFacts) -> range | None:
         """The few numbers of blocks that are possible: the printed one, those that the tokens are
@@ -187,20 +199,20 @@ class Printed:
             return range(low, high + 1)
         return None
 
-    def _largest(self, plan: Plan, worker: WorkerFacts) -> Iterator[Way]:
+    def _largest(self, plan: Plan, worker: WorkerFacts) -> Iterator[Candidate]:
         """Where neither blocks nor tokens in flight are printed: the most that a window may reckon
         for, and with it the most blocks that give what is printed. More blocks never fit fewer."""
         window = next(g for g in plan.groups if g.keeps in (Keeps.WINDOW, Keeps.CHUNK))
         last = -(-(self.length or 1) // window.block) + 1
-        for cap in range(last, max(0, last - _MOST_CAPS), -1):
+        for cap in range(last, max(0, last - _MOST_RESERVATIONS), -1):
             capped = attrs.evolve(plan, cap=cap, is_bound=True)
             reckoned = capped.longest(self.length or 0) or 1
-            found = [(capped, n) for n in self._derived(reckoned, capped, worker)]
+            found = [Candidate(capped, n) for n in self._derived(reckoned, capped, worker)]
             if found:
                 yield from found
                 return
 
-    def _solved(self, plan: Plan, number: int, worker: WorkerFacts) -> Iterator[Way]:
+    def _solved(self, plan: Plan, number: int, worker: WorkerFacts) -> Iterator[Candidate]:
         """What a window's group reckons for, from blocks and the concurrency; unknown where none is
         printed."""
         said = worker.reported
@@ -209,19 +221,19 @@ class Printed:
             plan, groups=tuple(g for g in plan.groups if g.keeps is not Keeps.WINDOW)
         ).longest(self.length or 0)
         if said is None or not isinstance(said.value, Known) or rest is None or not windows:
-            yield plan, number
+            yield Candidate(plan, number)
             return
         low, high = said.value.interval
         if low is None or high is None or low <= 0:
             return
         first, last = max(int(number / high), 1), int(number / low) + 1
         if last - first > _MOST_BLOCKS:
-            yield plan, number
+            yield Candidate(plan, number)
             return
         for reckoned in range(first, last + 1):
             share, left = divmod(reckoned - rest, windows)
             if left == 0 and share > 1 and self._agrees(number, reckoned, plan, worker):
-                yield attrs.evolve(plan, cap=share), number
+                yield Candidate(attrs.evolve(plan, cap=share), number)
 
     def _derived(self, reckoned: int, plan: Plan, worker: WorkerFacts) -> Iterator[int]:
         if not isinstance(worker.tokens, Known):
@@ -284,20 +296,20 @@ class Printed:
         return by_product if self.derived else by_blocks
 
 
-def _outermost(ways: Iterable[Way]) -> list[Way]:
+def _outermost(candidates: Iterable[Candidate]) -> list[Candidate]:
     """For each plan the fewest blocks with the most that a window reckons, and the most with the
     least: more blocks never fit fewer, a larger reckoning never more."""
-    by_plan: dict[Plan, list[Way]] = {}
-    for plan, number in ways:
-        by_plan.setdefault(attrs.evolve(plan, cap=None), []).append((plan, number))
+    by_plan: dict[Plan, list[Candidate]] = {}
+    for each in candidates:
+        by_plan.setdefault(attrs.evolve(each.plan, cap=None), []).append(each)
     found = []
     for same in by_plan.values():
-        caps = [plan.cap for plan, _ in same if plan.cap is not None]
-        numbers = [number for _, number in same]
-        plan = same[0][0]
+        caps = [each.plan.cap for each in same if each.plan.cap is not None]
+        numbers = [each.blocks for each in same]
+        plan = same[0].plan
         found += [
-            (attrs.evolve(plan, cap=max(caps, default=None)), min(numbers)),
-            (attrs.evolve(plan, cap=min(caps, default=None)), max(numbers)),
+            Candidate(attrs.evolve(plan, cap=max(caps, default=None)), min(numbers)),
+            Candidate(attrs.evolve(plan, cap=min(caps, default=None)), max(numbers)),
         ]
     return found
 
