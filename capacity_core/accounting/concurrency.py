@@ -21,7 +21,7 @@ from capacity_core.errors import OnFailure
 from capacity_core.units import REQUESTS, TOKENS, TOKENS_PER_REQUEST
 from capacity_core.values import Known, Origin, Unknown, Value, known, least, total
 
-_NO_WINDOWS = "no layer keeps a sliding window: with windows more fit than the engine reckons"
+_NO_WINDOWS = "no layer keeps a sliding window (with windows more fit than the engine estimates)"
 NO_WORKER = Unknown(why="no scheduler shows its limits", unit=REQUESTS)
 
 
@@ -241,7 +241,7 @@ def _whole(fits: Value) -> Value:
     if isinstance(fits, Unknown) or not fits.error:
         return fits
     return Unknown(
-        why="what no request can have decides between two counts",
+        why="tokens that the pool counts and no request can have decide between two counts",
         unit=fits.unit,
         at_most=fits.number + fits.error,
         at_least=max(fits.number - fits.error, Decimal(0)),

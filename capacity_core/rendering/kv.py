@@ -54,7 +54,8 @@ def layout_lines(layout: LayoutRow) -> Iterator[str]:
     for name, value in sums:
         said = isinstance(value, Known) or value.at_most is not None or value.at_least is not None
         if said or value in (layout.bytes_per_token, layout.replication):
-            yield from wrapped(_with_formula(value), f"  {name:<18} ", " " * 21)
+            apart = _apart(layout) if value is layout.window_bytes_per_token else ""
+            yield from wrapped(_with_formula(value) + apart, f"  {name:<18} ", " " * 21)
     assuming = layout.bytes_per_token.assuming if isinstance(layout.bytes_per_token, Known) else ()
     for why in assuming:
         yield from wrapped(why, f"  {'assuming':<18} ", " " * 21)
@@ -63,6 +64,16 @@ def layout_lines(layout: LayoutRow) -> Iterator[str]:
             yield from wrapped(step, f"  {'' if number else term.name:<27} ", " " * 30)
     for source in dict.fromkeys(part for term in layout.terms for part in _sources(term)):
         yield from wrapped(source, "  from ", " " * 7)
+
+
+def _apart(layout: LayoutRow) -> str:
+    """That windows of several lengths are added up, where they are."""
+    lengths = {
+        term.window_tokens.number for term in layout.terms if isinstance(term.window_tokens, Known)
+    }
+    if len(lengths) < 2:
+        return ""
+    return f" (of windows of {' and '.join(f'{n:,}' for n in sorted(lengths))} tokens together)"
 
 
 def _with_formula(value: Value) -> str:

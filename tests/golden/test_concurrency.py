@@ -83,7 +83,7 @@ def test_prompt_and_output_are_said_and_the_last_token_takes_no_slot(tmp_path: P
     assert row["bound_by"] == "tokens"
 
 
-def test_more_may_be_let_in_than_fits(tmp_path: Path) -> None:
+def test_more_may_be_admitted_than_fits(tmp_path: Path) -> None:
     """16 + 4,001 on 1,000 blocks of 16: 3 fit (251 blocks each); a prompt asks for one block and
     holds two: 1 + 999 // 2 = 500, of which 64 run."""
     request = Request(4017, 16)

@@ -71,7 +71,7 @@ class DeepSeekV4:
                 ranks,
                 COUNT,
                 Origin.THEORETICAL,
-                how=f"every one of {ranks} ranks holds the one latent",
+                how="one rank" if ranks == 1 else f"each of {ranks} ranks holds the whole latent",
                 evidence=stage.fields,
             ),
             formula="sum over owners of (slot with its share of the page + index key) / ratio",

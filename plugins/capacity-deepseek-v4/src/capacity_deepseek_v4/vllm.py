@@ -78,7 +78,7 @@ def terms_of(stage: Stage, serving: Serving) -> tuple[CacheTerm, ...]:
 def _terms(stage: Stage, serving: Serving) -> Iterator[CacheTerm]:
     window, main = slots_of(stage, serving)
     for ratio in stage.owners:
-        step = "padded by the block, not by the page: see what the engine divides by"
+        step = "no padding of its own: the whole block is padded, see what the engine divides by"
         stored = terms.Stored(layout=main, bytes=Fraction(main.slot_bytes), step=step)
         yield terms.compressed(stage, ratio, stored, SOURCE)
         if ratio != 128:

@@ -171,7 +171,7 @@ def one_latent(placement: Placement, cache: Cache) -> Known:
         ranks,
         COUNT,
         Origin.THEORETICAL,
-        how=f"every one of {ranks} ranks holds the one latent",
+        how="one rank" if ranks == 1 else f"each of {ranks} ranks holds the whole latent",
         evidence=() if cache.per_token is None else cache.per_token.evidence,
     )
 

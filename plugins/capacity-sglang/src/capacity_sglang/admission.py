@@ -378,7 +378,8 @@ def _slots_each(settings: Settings) -> Value:
         how=f"strategy {strategy.amount}",
         evidence=strategy.evidence,
     )
-    return slots.assume("SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK is not set")
+    unset = "SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK is not set"
+    return slots.assume(f"a request takes {slots.number} slots of states, as where {unset}")
 
 
 def _whole(tokens: int, page: int) -> int:

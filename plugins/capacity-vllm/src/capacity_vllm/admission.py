@@ -140,13 +140,13 @@ class VllmAdmission:
         usable = number - 1
         count = f"min({usable} // {most.end}, 1 + ({usable} - {most.asked}) // {most.filled})"
         if plan.number == 1 and not plan.windowed:
-            count = f"{usable} usable blocks // {most.end}"
+            count = f"{usable} // {most.end}"
         said = f"{request.tokens} tokens"
         if request.prompt is not None:
             said = f"{request.prompt} + {request.output} tokens"
         groups = f" in {plan.number} groups" if plan.number > 1 else ""
         others = ", the same for every size that is not printed" if len(set(candidates)) > 1 else ""
-        return f"{count} blocks of {said}{groups}{others}"
+        return f"{count}: blocks // what {said} take{groups}{others}"
 
     def _open(self, candidates: Sequence[Candidate], request: Request) -> str:
         """What leaves the count open."""

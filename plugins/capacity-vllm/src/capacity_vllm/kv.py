@@ -357,8 +357,13 @@ class KvReading:
         """budget / tokens, too high by less than one block: floor(budget / block bytes) blocks are
         made."""
         unit = BYTES_PER_TOKEN
-        if self._derived_tokens() is not False:
-            why = "the printed tokens are derived from the concurrency, or the release is not known"
+        derived = self._derived_tokens()
+        if derived is not False:
+            why = "the release is not known, and with it what the printed tokens are"
+            if derived:
+                why = (
+                    "the printed tokens are concurrency times context length, not what blocks hold"
+                )
             return Unknown(why=why, unit=unit)
         if not self._blocks:
             return Unknown(why="the model may keep more than one kind of KV cache", unit=unit)
