@@ -835,3 +835,31 @@ def test_states_of_a_whole_length_lie_in_groups_of_their_own() -> None:
         sizes=(32, 2048, 2048, 2048),
     )
     assert count(run.fit(worker(), Request(257, 200), None)) == 127 // (8 + 3)
+
+
+def test_blocks_concurrency_and_tokens_in_flight_tell_a_window() -> None:
+    """512 blocks of 32 in six groups print 1.04x and 4,253 tokens for 4,096. The 493 blocks that
+    this reserves are 128 of one full group and 73 of each other: a window of 226 to 257 beside
+    2,048 tokens. 900 + 100 hold 32 blocks and 8 or 9 in each of five, after 29 in each: five at
+    once, as a real engine was seen to run with a window of 256 (shared/live/README.md)."""
+    known_m = of_blocks(
+        512,
+        32,
+        length=4096,
+        plain=False,
+        derived=True,
+        sizes=(32,) * 6,
+        batched=said(2048, TOKENS),
+        async_known=False,
+    )
+    printed = attrs.evolve(
+        worker(),
+        tokens=said(4253, TOKENS),
+        reported=Reported(request_tokens=4096, value=known(Decimal("1.04"), RATIO, Origin.PRINTED)),
+    )
+    fit = span(tokens_of(known_m.fit(printed, Request(1000, 900), None)))
+    least, most = (min(511 // (32 + 5 * h), 1 + (511 - 6 * 29) // (29 + 5 * h)) for h in (9, 8))
+    assert fit == (least, most) == (5, 5)
+    unsaid = attrs.evolve(known_m, printed=attrs.evolve(known_m.printed, batched=UNSAID))
+    low, high = span(tokens_of(unsaid.fit(printed, Request(1000, 900), None)))
+    assert low < 5 < high

@@ -233,7 +233,27 @@ class Printed:
         for reckoned in range(first, last + 1):
             share, left = divmod(reckoned - rest, windows)
             if left == 0 and share > 1 and self._agrees(number, reckoned, plan, worker):
-                yield Candidate(attrs.evolve(plan, cap=share), number)
+                yield from (Candidate(sized, number) for sized in self._of_window(plan, share))
+
+    def _of_window(self, plan: Plan, share: int) -> Iterator[Plan]:
+        """The plan with the smallest and the largest window for which a group reserves `share`
+        blocks beside the tokens in flight; with the share alone where those are not printed."""
+        length, flight = self.length or 0, plan.in_flight
+        if flight is None:
+            yield attrs.evolve(plan, cap=share)
+            return
+        block = next(g.block for g in plan.groups if g.keeps is Keeps.WINDOW)
+        largest = (share - 1) * block - flight + 1
+        if (share - 1) * block >= length:
+            largest = length  # more is never reserved than a whole request
+        smallest = max((share - 2) * block - flight + 2, 1)
+        for window in sorted({smallest, largest}):
+            if smallest <= window <= largest:
+                groups = (
+                    attrs.evolve(g, window=window) if g.keeps is Keeps.WINDOW else g
+                    for g in plan.groups
+                )
+                yield attrs.evolve(plan, groups=tuple(groups))
 
     def _derived(self, reckoned: int, plan: Plan, worker: WorkerFacts) -> Iterator[int]:
         if not isinstance(worker.tokens, Known):
