@@ -147,8 +147,8 @@ def _device_total(facts: Sequence[RankFacts], readings: Sequence[DeviceReading])
 def _layout(
     config: ModelConfig | None, options: Options, ledger: Ledger, trouble: Trouble
 ) -> tuple[LayoutRow | None, LayoutRow | None, list[Finding]]:
-    """What the configuration says of the largest stage, and of all layers on one rank, which is
-    not to be used where the log contradicts it."""
+    """What the configuration says of the largest stage, and of all layers on one rank, None where
+    the log contradicts it."""
     if config is None:
         return None, None, []
     layouts, variant = named(trouble.plugins.kv_layouts, options.layout)

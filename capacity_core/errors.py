@@ -1,5 +1,5 @@
-"""Every exception a user can cause, each with the exit code the command line ends with; and who is
-told of a failure that ends nothing."""
+"""Every exception a user can cause, each with the exit code the command line ends with; and the
+callback for failures that do not end the run."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from capacity_core.api.admission import DEFAULT_LENGTHS, Request
 from capacity_core.api.device_readers import DeviceReading
 from capacity_core.api.kv_layouts import ModelConfig
 from capacity_core.api.ledger import Finding, Ledger, Severity
+from capacity_core.api.metrics import Metrics
 from capacity_core.api.report import InputRow
-from capacity_core.errors import UnusableInput
+from capacity_core.errors import PluginError, UnusableInput
 from capacity_core.reading.logs import Logs, Read, read_logs, selected
 from capacity_core.reading.metrics import read_metrics
 from capacity_core.reading.model_config import read_model_config
@@ -81,9 +82,14 @@ def read_inputs(paths: Sequence[str], options: Options, trouble: Trouble) -> Inp
     config = None
     if options.config is not None:
         config = read_model_config(_content(options.config, "config0", rows), options.config)
+    metrics = None
+    if options.metrics is not None:
+        metrics = read_metrics(_content(options.metrics, "metrics0", rows), options.metrics)
     logs = _read(paths, options, trouble)
     chosen = selected(logs.reads, options.run)
-    ledger = _with_metrics(chosen.ledger, options.metrics, rows, trouble)
+    ledger = chosen.ledger
+    if metrics is not None:
+        ledger = _with_metrics(ledger, metrics, str(options.metrics), trouble)
     return Inputs(
         logs=logs,
         chosen=chosen,
@@ -119,13 +125,8 @@ def _content(path: str, name: str, rows: list[InputRow]) -> bytes:
     return content
 
 
-def _with_metrics(
-    ledger: Ledger, path: str | None, rows: list[InputRow], trouble: Trouble
-) -> Ledger:
+def _with_metrics(ledger: Ledger, samples: Metrics, path: str, trouble: Trouble) -> Ledger:
     """The ledger with what a saved metrics page adds; its framework's plugin knows the names."""
-    if path is None:
-        return ledger
-    samples = read_metrics(_content(path, "metrics0", rows), path)
     extractor = trouble.plugins.extractor_of(ledger.framework)
     read = getattr(extractor, "with_metrics", None)
     told = ledger
@@ -143,7 +144,11 @@ def _with_metrics(
             Finding(
                 code="metrics-say-nothing",
                 severity=Severity.INFO,
-                message=f"{path}: adds nothing to what the log says of {ledger.title}'s KV cache",
+                message=(
+                    f"{path}: adds nothing to what the log says of {ledger.title}'s KV cache"
+                    if read is not None
+                    else f"{path}: the plugin of {ledger.title} reads no metrics page"
+                ),
                 evidence=("metrics0",),
             )
         )
@@ -164,6 +169,8 @@ def _device_readings(
         # The border of a plugin: another reader may still know the form.
         except Exception as error:  # noqa: BLE001
             trouble.report_failure(reader.name, f"{type(error).__name__}: {error}")
+    if trouble.findings:
+        raise PluginError(f"{path}:{trouble.told}")
     commands = "; ".join(reader.command for reader in readers) or "no reader is active"
     raise UnusableInput(f"{path}: not a device reading that is known. Make one with: {commands}")
 

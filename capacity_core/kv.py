@@ -86,7 +86,7 @@ def _rows(
     name: str | None,
     trouble: Trouble,
 ) -> list[LayoutRow]:
-    """The rank of each pipeline stage."""
+    """A row for one rank of each pipeline stage."""
     layouts, variant = named(trouble.plugins.kv_layouts, name)
     served = attrs.evolve(serving, variant=variant)
     failed = trouble.report_failure
@@ -95,16 +95,15 @@ def _rows(
         rows = [] if layout is None else layout_rows(config, layout, served, failed)
     except LayoutError as error:
         raise UnusableInput(f"{path}: {error}.") from None
-    failures = "".join(f" {finding.message}." for finding in trouble.findings)
     if layout is None:
-        raise UnusableInput(f"{path}: {nobody_knows(config)}.{failures}")
+        raise UnusableInput(f"{path}: {nobody_knows(config)}.{trouble.told}")
     if not rows:
-        raise PluginError(f"{path}:{failures}")
+        raise PluginError(f"{path}:{trouble.told}")
     return rows
 
 
 def _refuse_nothing(path: str, layout: LayoutRow) -> None:
-    """A report of which nothing is known is none."""
+    """Raises UnusableInput when every cost is unknown."""
     costs = [
         cost
         for term in layout.terms

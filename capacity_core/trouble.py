@@ -42,6 +42,11 @@ class Trouble:
         if finding not in self.findings:
             self.findings.append(finding)
 
+    @property
+    def told(self) -> str:
+        """What failed, in one line behind an error that ends everything."""
+        return "".join(f" {finding.message}." for finding in self.findings)
+
     def all_rows(self) -> tuple[PluginRow, ...]:
         """Every plugin's row, the failed ones last and once."""
         names = {row.name for row in self.rows}

@@ -160,5 +160,5 @@ def _bytes(value: Known) -> str:
 
 
 def _type(value: Value) -> str:
-    """A text value, or the word unknown."""
+    """The name of a KV type, or that it is unknown."""
     return str(value.amount) if isinstance(value, Known) else "KV type unknown"

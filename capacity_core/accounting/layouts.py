@@ -58,8 +58,10 @@ def claim(
         return claims[0] if claims else None
     replaced = {name for layout in claims for name in getattr(layout, "replaces", ())}
     left = [layout for layout in claims if layout.name not in replaced]
-    if len(left) != 1:
-        names = " and ".join(layout.name for layout in left or claims)
+    names = " and ".join(layout.name for layout in left or claims)
+    if not left:
+        raise LayoutError(f"the layouts {names} each replace another; name one with --layout")
+    if len(left) > 1:
         raise LayoutError(
             f"the layouts {names} claim this model; name one with --layout, or let one say that it "
             "replaces the other"
@@ -119,16 +121,17 @@ def layout_of(
     try:
         placements, lines, open_size = placements_of(deployment, serving.placement.split, stages)
         served = attrs.evolve(serving, evidence=(*serving.evidence, *lines))
-        found = []
+        found, refused = [], []
         for placement in placements:
             try:
                 row = _placed(config, layout, served, placement, on_failure, printed, releases)
-            except LayoutError:
-                if open_size is None:
-                    raise
-                continue  # not a size that this model can have
-            found += [] if row is None else [row]
-        if open_size is not None and len({costs(row) for row in found}) != 1:
+            except LayoutError as error:
+                refused.append(error)  # perhaps not a size that this model can have
+            else:
+                found += [] if row is None else [row]
+        if refused and not found:
+            raise refused[0]
+        if found and open_size is not None and len({costs(row) for row in found}) != 1:
             raise LayoutError(f"{layout.name}: {open_size}")
     except LayoutError as error:
         return refused_row(layout.name, str(error)), [_finding("layout-refused", str(error))]

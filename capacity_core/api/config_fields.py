@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from capacity_core.api.kv_layouts import ModelConfig
 from capacity_core.errors import LayoutError
-from capacity_core.units import COUNT
+from capacity_core.units import COUNT, Unit
 from capacity_core.values import Known, Origin, known
 
 
@@ -48,9 +48,9 @@ def section(config: ModelConfig, name: str) -> Mapping[str, object]:
     return nested
 
 
-def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
+def count(config: ModelConfig, *names: str, inside: str | None = None, unit: Unit = COUNT) -> Known:
     """The first of `names`, which mean the same, that is given: a whole number of at least 1.
-    `inside` is the section that `config` is.
+    `inside` is the section that `config` is, `unit` what is counted (a window is in tokens).
 
     Raises LayoutError, naming the field, when all are absent or null, or when it is no such number.
     """
@@ -71,12 +71,12 @@ def count(config: ModelConfig, *names: str, inside: str | None = None) -> Known:
     if number > _MOST:
         raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
     if isinstance(config, Completed) and name in config.defaults:
-        default = known(number, COUNT, Origin.ASSUMED, name=name, evidence=("config0:model_type",))
+        default = known(number, unit, Origin.ASSUMED, name=name, evidence=("config0:model_type",))
         return default.assume(f"{name} is {number}, as in {config.said}")
     path = name if inside is None else f"{inside}.{name}"
     how = f"{path} in config.json"
     evidence = (f"config0:{path}",)
-    return known(number, COUNT, Origin.THEORETICAL, how=how, name=name, evidence=evidence)
+    return known(number, unit, Origin.THEORETICAL, how=how, name=name, evidence=evidence)
 
 
 def counts(config: ModelConfig, name: str) -> tuple[int, ...]:

@@ -125,7 +125,8 @@ def _in(unit: Unit) -> Callable[[object, attrs.Attribute[Value], object], None]:
         if value is None and attribute.default is None:
             return
         if not isinstance(value, Known | Unknown) or value.unit not in (None, unit):
-            raise TypeError(f"{attribute.name} is {value!r}, no value in {unit}")
+            said = getattr(value, "unit", type(value).__name__)
+            raise TypeError(f"{attribute.name} is in {said}, not a value in {unit}")
 
     return check
 

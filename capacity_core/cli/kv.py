@@ -59,7 +59,7 @@ _SIZE = click.IntRange(min=1)
 @click.option(
     "--layout",
     metavar="NAME",
-    help="Use this KV layout, or variant of one; a name that is none lists them.",
+    help="Use this KV layout, or variant of one; an unknown name lists them.",
 )
 @click.option(
     "--request-tokens",

@@ -174,7 +174,9 @@ def _average_draft(stage: Layers, serving: Serving) -> Counter[Cache]:
         total = sum((Fraction(each.number) for each in costs), Fraction(0))
         how = f"{serving.draft_layers} / {len(stage)} of the stage's {total} B"
         cost = amount(total * share // 1, BYTES_PER_TOKEN, how, *dict.fromkeys(costs))
-    return Counter([attrs.evolve(caches[0], name="average layers of the draft", per_token=cost)])
+    return Counter(
+        [attrs.evolve(caches[0], name="draft, priced as average layers", per_token=cost)]
+    )
 
 
 def _term(cache: Cache, layers: int, serving: Serving, counted: tuple[str, ...]) -> CacheTerm:

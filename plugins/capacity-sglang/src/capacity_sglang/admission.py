@@ -135,6 +135,7 @@ class SglangAdmission:
             # srt/disaggregation/decode.py of 0.5.12:853, 1045
             kept = int(self.kept_free.number) if isinstance(self.kept_free, Known) else 0
             least = max(least, request.prompt + kept)
+            # Where it is not printed, a request may keep the whole pool.
             most = max(most, request.prompt + kept + page) if kept else request.prompt + pool
             evidence += self.kept_free.evidence
         if self.reserved is not None and request.prompt is not None:
@@ -206,7 +207,10 @@ class SglangAdmission:
             spare = request.tokens  # a whole prompt at once
         spare = min(spare, 2 * _whole(request.tokens, page))
         fewest = max(0, pool - spare) // self._held(request, span, page)
-        of_full = [most if bound is None else int(bound) for bound in full.interval]
+        of_full = [
+            unsaid if bound is None else int(bound)
+            for bound, unsaid in zip(full.interval, (0, most), strict=True)
+        ]
         if self.windows_alone:
             of_full = [most, most]
         low, high = min(of_full[0], fewest), min(of_full[1], most)
@@ -332,24 +336,25 @@ def _reserved(settings: Settings, deployment: Deployment, since: Release) -> Val
     steps, top = factors
     if not isinstance(tokens, Known) or not isinstance(page, Known) or steps is None or top is None:
         return Unknown(why="the steps and tokens of speculative decoding are not printed")
-    amount, how = _reserve(since, steps, top, int(tokens.number), int(page.number) or 1)
+    amount = _reserve(since, steps, top, int(tokens.number), int(page.number) or 1)
     lines = tuple(dict.fromkeys(line for value in said for line in value.evidence))
+    how = "what a step of speculative decoding reserves"
     return known(amount, TOKENS, Origin.DERIVED, how=how, evidence=lines)
 
 
-def _reserve(since: Release, steps: int, top: int, tokens: int, page: int) -> tuple[int, str]:
+def _reserve(since: Release, steps: int, top: int, tokens: int, page: int) -> int:
     """Twice what a step allocates (srt/speculative/allocation_sizing.py:32-79), up to 0.5.12 in
     whole pages (schedule_batch.py of 0.5.12:2128), up to 0.5.8 a page for each token that a step
     may draft (schedule_batch.py of 0.5.8:1797)."""
     if since < (0, 5, 9):
-        return (tokens + top * steps) * page, f"({tokens} + {top} * {steps}) pages"
+        return (tokens + top * steps) * page
     each = steps * top
     if page > 1 and top > 1:
         each = _whole(steps + page - 1, page) * top
     most = max(each, tokens)
     if since < (0, 5, 13):
         most = _whole(max(each, tokens), page) + page * (top > 1) * top
-    return 2 * most, f"2 * max({each}, {tokens} draft tokens)"
+    return 2 * most
 
 
 def _not(settings: Settings, key: str) -> bool | None:

@@ -17,8 +17,8 @@ from capacity_core.values import Known, Origin, Unknown, Value, known
 from capacity_vllm.candidates import Candidate, Printed
 
 _OTHER_MODEL = (
-    "it cannot make the printed tokens, concurrency and budget: it is of another model, or the "
-    "engine keeps its layers otherwise"
+    "its layers do not give the printed tokens, concurrency and budget: it is of another model, or "
+    "the engine groups them otherwise"
 )
 _DRAFTED = "the layers of a draft model, which share the blocks, are not in it"
 _OTHER_PAGE = (
@@ -192,11 +192,12 @@ class FormerAdmission:
             return None
         blocks = int(worker.tokens.number) // self.block
         held = -(-max(request.tokens - 1, 1) // self.block)
-        count = (blocks - 1) // held
+        count = max(blocks - 1, 0) // held
         how = f"({blocks} blocks - 1) // {held} of {request.tokens} tokens"
         if request.prompt is not None:
-            prompts = -(-request.prompt // self.block)
-            count = min(count, (blocks - blocks // 100) // prompts)
+            prompts, room = -(-request.prompt // self.block), blocks - blocks // 100
+            if room // prompts < count:
+                count, how = room // prompts, f"{room} of {blocks} blocks // {prompts} of a prompt"
         evidence = worker.tokens.evidence
         return Fit(tokens=known(count, REQUESTS, Origin.DERIVED, how=how, evidence=evidence))
 

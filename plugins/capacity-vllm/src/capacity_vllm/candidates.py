@@ -18,7 +18,7 @@ from capacity_core.api.ledger import WorkerFacts
 from capacity_core.api.report import LayoutRow
 from capacity_core.units import BYTES
 from capacity_core.values import Known, Value
-from capacity_vllm.groups import Group, Plan, plans_of
+from capacity_vllm.groups import MOST_GROUPS, Group, Plan, plans_of
 
 _STATE_BLOCKS = {"none": (1,), "align": (2, 3)}
 """Blocks of a state by cache mode, 3 with the checkpoint of a prefill (0.33.0
@@ -30,10 +30,6 @@ vllm/v1/kv_cache_interface.py `MambaSpec`)."""
 _MOST_RESERVATIONS = 256
 _MOST_BLOCKS = 4096
 _MOST_CANDIDATES = 1024
-
-_MOST_GROUPS = 64
-"""More than any model has, for the blocks of a metrics page that a log of unknown groups may
-make."""
 
 
 @attrs.frozen
@@ -300,7 +296,7 @@ class Printed:
         sizes = self._sizes()
         if low <= 0 or not sizes:
             return True
-        groups = len(self.sizes) or (1 if self.plain and self.derived else _MOST_GROUPS)
+        groups = len(self.sizes) or (1 if self.plain and self.derived else MOST_GROUPS)
         # No group reckons more than a whole request and two blocks, or three of states.
         most = groups * (-(-self.length // min(sizes)) + 3)
         reckonings = range(math.ceil(number / high), min(int(number / low), most) + 1)

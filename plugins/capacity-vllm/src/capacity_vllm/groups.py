@@ -17,6 +17,9 @@ from capacity_core.api.kv_layouts import Keeps
 from capacity_core.api.report import LayoutRow, TermRow
 from capacity_core.values import Known
 
+MOST_GROUPS = 64
+"""More than any model has, where a log does not say how many."""
+
 _MOST_PROMPTS = 4096
 """Of a step; more are no longer than a block, and hold no chunk beyond it."""
 

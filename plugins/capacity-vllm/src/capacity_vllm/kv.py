@@ -34,6 +34,7 @@ from capacity_vllm.blocks import (
 from capacity_vllm.candidates import Printed
 from capacity_vllm.deployment import block_size_of, kv_dtype, span_of, version_of
 from capacity_vllm.failures import ContextExceedsPool
+from capacity_vllm.groups import MOST_GROUPS
 from capacity_vllm.limits import EngineReady
 from capacity_vllm.pools import ContextParallel, KvReserved, KvSize
 from capacity_vllm.ranks import (
@@ -431,9 +432,6 @@ def _blocks_that_fit(size: Size) -> list[int]:
     return found
 
 
-_MOST_GROUPS = 12
-
-
 def _fits_others(size: Size) -> bool:
     """Whether a block for the state of each request gives the printed figures as well, or groups of
     which some or all keep windows, with a whole prompt in flight: ceil(length / block) blocks in
@@ -446,7 +444,7 @@ def _fits_others(size: Size) -> bool:
         return True
     for block in (block for block in _BLOCK_SIZES if tokens % block == 0):
         longest = -(-said.request_tokens // block)
-        for groups in range(1, _MOST_GROUPS + 1):
+        for groups in range(1, MOST_GROUPS + 1):
             fewest = groups * (tokens // block)
             for windows in range(1, groups + 1):
                 reckoned = groups * longest + windows
