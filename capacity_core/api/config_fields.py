@@ -11,13 +11,20 @@ from capacity_core.values import Known, Origin, known
 
 
 class Completed(dict[str, object]):
-    """A configuration with fields that its file leaves out: `defaults` are their names, and `said`
-    who says so. Figures that rest on them assume them."""
+    """A configuration with fields that its file leaves out: `defaults` are their names, `said` who
+    says so, and `by` the field that names them. Figures that rest on a default assume it."""
 
-    def __init__(self, config: ModelConfig, defaults: Mapping[str, object], said: str) -> None:
+    def __init__(
+        self, config: ModelConfig, defaults: Mapping[str, object], *, said: str, by: str
+    ) -> None:
         super().__init__({**config, **defaults})
         self.defaults = frozenset(defaults)
         self.said = said
+        self.by = by
+
+    def why(self, name: str) -> str:
+        """What using a default assumes."""
+        return f"{name} is {self[name]}, as in {self.said}"
 
 
 def given(config: ModelConfig, *names: str) -> bool:
@@ -71,8 +78,8 @@ def count(config: ModelConfig, *names: str, inside: str | None = None, unit: Uni
     if number > _MOST:
         raise LayoutError(f"{name} is {str(number)[:20]}…, more than a model has of anything")
     if isinstance(config, Completed) and name in config.defaults:
-        default = known(number, unit, Origin.ASSUMED, name=name, evidence=("config0:model_type",))
-        return default.assume(f"{name} is {number}, as in {config.said}")
+        default = known(number, unit, Origin.ASSUMED, name=name, evidence=(f"config0:{config.by}",))
+        return default.assume(config.why(name))
     path = name if inside is None else f"{inside}.{name}"
     how = f"{path} in config.json"
     evidence = (f"config0:{path}",)

@@ -139,3 +139,44 @@ def test_sparse_layers_in_types_with_scales_count_none_in_sglang() -> None:
         reading = read(config, "sglang", dtype=dtype)
         assert per_token(reading) == 8 * 4 * 2 * 64 + 4 * 128 * 2
     assert number(reading.replication) == 1
+
+
+# A file of each kind that leaves a default out, and what must be said of it.
+PLAIN = {
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_size": 1024,
+}
+LEFT_OUT: list[tuple[Config, str]] = [
+    ({"model_type": "falcon", "num_hidden_layers": 8, "num_attention_heads": 8,
+      "hidden_size": 1024}, "multi_query is True"),
+    ({**PLAIN, "model_type": "cohere2"}, "sliding_window is 4096"),
+    ({**PLAIN, "model_type": "qwen3", "sliding_window": 4096}, "use_sliding_window is False"),
+    ({**PLAIN, "model_type": "qwen3"}, "head_dim is 128"),
+    ({**PLAIN, "model_type": "glm_moe_dsa", "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+      "index_head_dim": 128}, "index_topk is 2048"),
+    ({**PLAIN, "architectures": ["VoxtralForConditionalGeneration"], "model_type": "llama",
+      "text_config": {"model_type": "llama"}},
+     "head_dim is 128, as in the class of VoxtralForConditionalGeneration"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "said"), LEFT_OUT, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_every_default_is_said_and_no_figure_cites_a_field_that_is_not_there(
+    config: Config, said: str
+) -> None:
+    reading = read(config, "vllm")
+    figures = [
+        figure
+        for term in reading.terms
+        for figure in (term.bytes_per_token, term.window_tokens)
+        if isinstance(figure, Known)
+    ]
+    told = {why for figure in figures for why in figure.assuming} | set(reading.assumes)
+    assert any(why.startswith(said) for why in told)
+    for figure in figures:
+        for line in figure.evidence:
+            assert line.removeprefix("config0:") in config

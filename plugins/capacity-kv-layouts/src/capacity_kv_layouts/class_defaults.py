@@ -148,12 +148,12 @@ def filled(config: ModelConfig, framework: str | None = None) -> ModelConfig:
         return {**config, "model_type": of_name[0]} if of_name else config
     if kind in _OWN_CLASS.get(str(framework), ()):
         return config
-    of_wrapper = next((_OF_WRAPPER[n] for n in _architectures(config) if n in _OF_WRAPPER), None)
-    defaults = _DEFAULTS.get(kind, {}) if of_wrapper is None else of_wrapper
+    wrapper = next((name for name in _architectures(config) if name in _OF_WRAPPER), None)
+    defaults = _DEFAULTS.get(kind, {}) if wrapper is None else _OF_WRAPPER[wrapper]
     added = {k: v for k, v in defaults.items() if k not in config}
     nested = config.get("text_config")
     wrapped = nested if isinstance(nested, dict) and nested.get("model_type") == kind else None
-    if kind in _SIZES and wrapped is not None and of_wrapper is None:
+    if kind in _SIZES and wrapped is not None and wrapper is None:
         layers, heads, kv_heads, hidden = _SIZES[kind]
         sizes = {
             "num_hidden_layers": layers,
@@ -162,7 +162,11 @@ def filled(config: ModelConfig, framework: str | None = None) -> ModelConfig:
             "hidden_size": hidden,
         }
         added |= {k: v for k, v in sizes.items() if k not in wrapped}
-    return Completed(config, added, f"transformers' class of {kind}") if added else config
+    if not added:
+        return config
+    if wrapper is not None:
+        return Completed(config, added, said=f"the class of {wrapper}", by="architectures")
+    return Completed(config, added, said=f"transformers' class of {kind}", by="model_type")
 
 
 def _architectures(config: ModelConfig) -> list[str]:
@@ -178,13 +182,29 @@ def _registered() -> frozenset[str]:
     return frozenset(listed.read_text(encoding="utf-8").split())
 
 
-def _unregistered(config: ModelConfig) -> str | None:
+def _unregistered(config: ModelConfig) -> tuple[str, ...]:
     """What a reading assumes of an architecture that no engine names."""
     named = _architectures(config)
     if any(each in _registered() for each in named) or (not named and config.get("model_type")):
-        return None
+        return ()
     who = f"{named[0]} is no architecture" if named else "the file names no architecture"
-    return f"{who} that SGLang or vLLM is known to serve: its fields mean what they do elsewhere"
+    return (f"{who} that SGLang or vLLM is known to serve: its fields mean what they do elsewhere",)
+
+
+_SWITCHES = ("index_topk", "multi_query", "use_sliding_window", "num_kv_shared_layers")
+"""Defaults that decide which caches there are, and are in no figure: all figures rest on them."""
+
+
+def _switched(config: ModelConfig) -> tuple[str, ...]:
+    """What a reading assumes of such defaults."""
+    if not isinstance(config, Completed):
+        return ()
+    windowless = not config.get("sliding_window")
+    return tuple(
+        config.why(name)
+        for name in _SWITCHES
+        if name in config.defaults and not (windowless and name == "use_sliding_window")
+    )
 
 
 @attrs.frozen
@@ -204,10 +224,7 @@ class OfClass:
     def read(self, config: ModelConfig, serving: Serving) -> LayoutReading:
         """The caches of one rank. Raises LayoutError as the layout does."""
         refuse_type(serving)
-        reading = self.layout.read(filled(config, serving.framework), serving)
-        assumed = _unregistered(config)
-        return (
-            reading
-            if assumed is None
-            else attrs.evolve(reading, assumes=(*reading.assumes, assumed))
-        )
+        completed = filled(config, serving.framework)
+        reading = self.layout.read(completed, serving)
+        assumed = (*_switched(completed), *_unregistered(config))
+        return attrs.evolve(reading, assumes=(*reading.assumes, *assumed)) if assumed else reading

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 
-from capacity_core.api.config_fields import as_int, cited, count, given
+from capacity_core.api.config_fields import Completed, as_int, cited, count, given
 from capacity_core.api.kv_layouts import Keeps, ModelConfig, Placement, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import BYTES_PER_TOKEN, COUNT
@@ -141,9 +141,9 @@ def kv_heads_of(config: ModelConfig) -> Known:
     An absent field is refused: engines then take the class's default, which is not in the file.
     """
     if config.get("multi_query") is True and config.get("new_decoder_architecture") is not True:
-        return known(
-            1, COUNT, Origin.THEORETICAL, name="kv_heads", evidence=("config0:multi_query",)
-        )
+        of_class = isinstance(config, Completed) and "multi_query" in config.defaults
+        evidence = ("config0:model_type" if of_class else "config0:multi_query",)
+        return known(1, COUNT, Origin.THEORETICAL, name="kv_heads", evidence=evidence)
     nested = config.get("attn_config")  # DBRX, MPT
     if isinstance(nested, dict) and nested.get("kv_n_heads") is not None:
         return count(nested, "kv_n_heads", inside="attn_config")
@@ -178,7 +178,7 @@ def shared_out(kv_heads: Known, placement: Placement) -> tuple[Known, Known]:
         name="kv_heads_per_rank",
         how=f"max(1, {heads} KV heads // {ranks} ranks)",
         evidence=kv_heads.evidence,
-    )
+    ).assume(*kv_heads.assuming)
     replication = Known(
         amount=Decimal(max(1, ranks // heads)),
         unit=COUNT,
@@ -186,6 +186,7 @@ def shared_out(kv_heads: Known, placement: Placement) -> tuple[Known, Known]:
         how=f"max(1, {ranks} ranks // {heads} KV heads)",
         operands=(kv_heads, per_rank),
         evidence=kv_heads.evidence,
+        assuming=kv_heads.assuming,
     )
     return per_rank, replication
 
@@ -223,7 +224,7 @@ def head_dims(
             name="head_dim",
             how=f"{hidden.number} {hidden.name} // {heads.number} {heads.name}",
             evidence=cited(hidden, heads),
-        )
+        ).assume(*hidden.assuming, *heads.assuming)
     # SGLang takes a v_head_dim of 0 or null as head_dim (srt/configs/model_config.py).
     return key, count(config, "v_head_dim") if config.get("v_head_dim") else key
 

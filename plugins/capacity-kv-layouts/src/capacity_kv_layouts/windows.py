@@ -18,7 +18,7 @@ from capacity_core.api.config_fields import as_int, count, given, layer_count
 from capacity_core.api.kv_layouts import Keeps, LayoutReading, ModelConfig, Serving
 from capacity_core.errors import LayoutError
 from capacity_core.units import COUNT
-from capacity_core.values import Known, Origin, known
+from capacity_core.values import Known
 from capacity_kv_layouts.every_token import keeps_every_token, windows_off
 from capacity_kv_layouts.heads import (
     LAYERS,
@@ -29,7 +29,7 @@ from capacity_kv_layouts.heads import (
     kv_heads_of,
     query_heads,
 )
-from capacity_kv_layouts.layers import Cache, assemble, one_framework
+from capacity_kv_layouts.layers import Cache, amount, assemble, one_framework
 
 SOURCE = (
     "SGLang 0.5.23 srt/model_executor/pool_configurator.py `HybridSWAPoolConfigurator`, "
@@ -323,7 +323,7 @@ def _window(config: ModelConfig, keeps: Keeps) -> Known:
         tokens, how = as_int(window) // 2 + 1, f"{window.number} {window.name} // 2 + 1"
     else:
         return window
-    return known(tokens, COUNT, Origin.THEORETICAL, how=how, evidence=window.evidence)
+    return amount(tokens, COUNT, how, window)
 
 
 def _kv_heads(config: ModelConfig, keeps: Keeps) -> Known:
