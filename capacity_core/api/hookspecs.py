@@ -62,7 +62,12 @@ class CapacitySpecs:
 
         @hookimpl
         def capacity_prefixes():
-            return (Prefix(name="acme.ranks", framework="acme", pattern=r"<gpu (?P<tp>[0-9]+)>"),)
+            return (Prefix(
+                    name="acme.ranks",
+                    framework="acme",
+                    pattern=r"<gpu (?P<tp>[0-9]+)>",
+                    samples=("<gpu 3>",),
+                ),)
         """
         raise NotImplementedError
 
@@ -113,7 +118,7 @@ class CapacitySpecs:
         """How families of models store KV. Since version 1. Example::
 
         from capacity_core.api import hookimpl
-        from capacity_core.api.config_fields import as_int, layer_count
+        from capacity_core.api.config_fields import as_int, count, layer_count
         from capacity_core.api.kv_layouts import CacheTerm, Keeps, LayoutReading
         from capacity_core.units import BYTES_PER_TOKEN, COUNT, TOKENS
         from capacity_core.values import Origin, known
@@ -121,7 +126,7 @@ class CapacitySpecs:
         SOURCE = "acme 2.0 acme/ring.py"
 
         class Ring:
-            '''Every layer keeps 640 B of each of the last 512 tokens, on every rank.'''
+            '''Every layer keeps 640 B of each of the last `ring_tokens`, on every rank.'''
 
             name = "acme-ring"
             replaces = ("grouped-query",)  # its files look like that family's
@@ -142,7 +147,7 @@ class CapacitySpecs:
                     layers=layers,
                     keeps=Keeps.WINDOW,
                     bytes_per_token=cost,
-                    window_tokens=known(512, TOKENS, Origin.THEORETICAL, how="ring of 512"),
+                    window_tokens=count(config, "ring_tokens", unit=TOKENS),
                     source=SOURCE,
                 )
                 copies = serving.placement.attention_tensor

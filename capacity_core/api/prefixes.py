@@ -52,8 +52,12 @@ class Prefix:
 
     Example::
 
-        Prefix(name="acme.ranks", framework="acme", pattern=r"<gpu (?P<tp>[0-9]+)>", samples=("<gpu
-        3> ready",))
+        Prefix(
+            name="acme.ranks",
+            framework="acme",
+            pattern=r"<gpu (?P<tp>[0-9]+)>",
+            samples=("<gpu 3> ready",),
+        )
     """
 
     name: str

@@ -32,9 +32,11 @@ def check_matchers(matchers: Iterable[Matcher]) -> None:
 
 
 def check_prefixes(prefixes: Iterable[Prefix]) -> None:
-    """Every prefix matches its samples and names known coordinates. Raises AssertionError if
-    not."""
-    problems = [problem for prefix in prefixes for problem in prefix.problems()]
+    """Every prefix has a sample, matches its samples and names known coordinates. Raises
+    AssertionError if not."""
+    prefixes = tuple(prefixes)
+    problems = [f"{prefix.name} has no sample" for prefix in prefixes if not prefix.samples]
+    problems += [problem for prefix in prefixes for problem in prefix.problems()]
     if problems:
         raise AssertionError("\n".join(problems))
 
@@ -48,12 +50,22 @@ def check_layout(layout: KVLayout, config: ModelConfig, serving: Serving) -> Non
     """
     problems = [] if layout.applies(config) else [f"{layout.name} does not claim the model"]
     reading = layout.read(config, serving)
+    if layout.applies({}):
+        problems.append("it claims a file that says nothing")
     figures = [reading.replication, reading.pool_bytes_per_token]
+    costs = []
     for term in reading.terms:
-        figures += [term.bytes_per_token, term.window_tokens, term.fixed_bytes_per_request]
-    for figure in figures:
+        costs += [term.bytes_per_token, term.fixed_bytes_per_request]
+        figures += [term.window_tokens, term.slot]
+        if not term.source:
+            problems.append(f"{term.name} has no source")
+    if not any(isinstance(cost, Known) for cost in costs):
+        problems.append("no cost is known")
+    for figure in (*costs, *figures):
         if not isinstance(figure, Known):
             continue
+        fields = [line.removeprefix("config0:") for line in figure.evidence if ":" in line]
+        problems += [f"{field} is cited and not there" for field in fields if field not in config]
         if figure.origin not in (Origin.THEORETICAL, Origin.ASSUMED):
             problems.append(f"{figure.amount} {figure.unit} is {figure.origin.value}, not theory")
         if figure.how is None and not figure.evidence:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import configparser
 import inspect
 import re
+import sys
 import textwrap
 import types
 from pathlib import Path
 
 import pytest
 
-from capacity_core.api.extractors import Run
+from capacity_core.api.extractors import Run, Sighting
 from capacity_core.api.hookspecs import CapacitySpecs
 from capacity_core.api.kv_layouts import Placement, Serving
+from capacity_core.api.prefixes import Speaker
 from capacity_core.loader import Found, Plugins, load
 from capacity_core.testing.checks import check_layout, check_matchers, check_prefixes
 from capacity_core.values import Known
@@ -25,6 +27,7 @@ WORKS = Path(__file__).parents[2] / "plugins" / "capacity-legacy-fork"
 
 def module_of(code: str) -> types.ModuleType:
     module = types.ModuleType("example")
+    sys.modules["example"] = module  # where the types of an event's fields are looked up
     exec(code, module.__dict__)  # noqa: S102  # our own documents
     return module
 
@@ -50,20 +53,32 @@ def test_the_examples_of_matchers_and_prefixes_pass_their_checks() -> None:
     check_prefixes(example("capacity_prefixes").prefixes)
 
 
-def test_the_example_of_an_extractor_makes_a_ledger_of_nothing() -> None:
+def test_the_example_of_an_extractor_reads_a_pool() -> None:
     (extractor,) = example("capacity_extractors").extractors
-    assert extractor.extract(Run("acme")).workers == ()
+    (event,) = extractor.events
+    ready = Sighting(
+        event=event(tokens=4096), matcher="acme.pool", speaker=Speaker(), line="log0:1"
+    )
+    run = Run("acme")
+    assert not extractor.starts_run(run, ready)
+    run.add(ready)
+    assert extractor.starts_run(run, ready)
+    (worker,) = extractor.extract(run).workers
+    assert isinstance(worker.tokens, Known)
+    assert (worker.tokens.number, worker.tokens.evidence) == (4096, ("log0:1",))
 
 
 def test_the_example_of_a_layout_passes_its_check() -> None:
     """4 layers in 2 stages: 2 * 640 B for each of 512 tokens."""
     (layout,) = example("capacity_kv_layouts").kv_layouts
-    config = {"model_type": "acme_ring", "num_hidden_layers": 4}
+    config = {"model_type": "acme_ring", "num_hidden_layers": 4, "ring_tokens": 512}
     serving = Serving(placement=Placement(pipeline=2, attention_tensor=8))
     check_layout(layout, config, serving)
     (ring,) = layout.read(config, serving).terms
     assert isinstance(ring.bytes_per_token, Known)
     assert ring.bytes_per_token.number == 1280
+    assert isinstance(ring.window_tokens, Known)
+    assert ring.window_tokens.number == 512
 
 
 def test_the_example_of_a_device_reader_reads() -> None:

@@ -309,3 +309,45 @@ def test_an_architecture_that_no_engine_names_is_said(named: Config, assumed: st
     assert read(PLAIN, "vllm").assumes == ()
     (term,) = reading.terms
     assert isinstance(term.bytes_per_token, Known)
+
+
+def test_vllm_never_quantizes_falcons_kv() -> None:
+    """falcon-7b: 32 layers of one head of 64 in bf16, whatever --kv-cache-dtype says
+    (models/falcon.py:173); SGLang takes a byte an element."""
+    falcon = {
+        "model_type": "falcon",
+        "num_hidden_layers": 32,
+        "num_attention_heads": 71,
+        "hidden_size": 4544,
+        "multi_query": True,
+        "torch_dtype": "bfloat16",
+    }
+    assert per_token(read(falcon, "vllm", dtype="fp8_e4m3")) == 32 * 2 * 64 * 2 == 8192
+    assert per_token(read(falcon, "sglang", dtype="fp8_e4m3")) == 32 * 2 * 64
+
+
+@pytest.mark.parametrize("framework", ENGINES)
+def test_a_bigcode_model_has_one_head_unless_its_file_says_more(framework: str) -> None:
+    """GPTBigCodeConfig.multi_query is True (transformers 5.24.0): 24 layers of one head of 128."""
+    config = {"model_type": "gpt_bigcode", "n_layer": 24, "n_head": 16, "n_embd": 2048}
+    assert per_token(read(config, framework)) == 24 * 2 * 128 * 2 == 12_288
+    many = {**config, "multi_query": False}
+    assert per_token(read(many, framework)) == 16 * 12_288
+
+
+def test_engines_have_classes_of_their_own_for_beam() -> None:
+    """vLLM: 5,120 // 48 elements in a head, and a window of 4,096 in all 52 layers
+    (transformers_utils/configs/beam.py)."""
+    beam = {
+        "model_type": "beam",
+        "architectures": ["BeamForCausalLM"],
+        "num_hidden_layers": 52,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "hidden_size": 5120,
+    }
+    reading = read(beam, "vllm")
+    assert (per_token(reading), per_token(reading, Keeps.WINDOW)) == (0, 52 * 8 * 2 * 106 * 2)
+    assert window(reading) == 4096
+    with pytest.raises(LayoutError, match="layer_types"):
+        read(beam, "sglang")

@@ -36,6 +36,8 @@ _HEAD_DIM = {
         "laguna",
         "llama4_text",
         "mellum",
+        "muse_glimmer",
+        "muse_glimmer_text",
         "minimax_m2",
         "ministral3",
         "nemotron_h",
@@ -107,6 +109,7 @@ _SIZES = {
 def _by_type() -> Mapping[str, Mapping[str, object]]:
     found: dict[str, dict[str, object]] = {
         "falcon": {"multi_query": True},
+        "gpt_bigcode": {"multi_query": True},
         "glm_moe_dsa": {"index_topk": 2048},
         "mimo_v2_flash": {"v_head_dim": 128},
         "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4},
@@ -122,8 +125,12 @@ def _by_type() -> Mapping[str, Mapping[str, object]]:
 
 
 _DEFAULTS = _by_type()
-_OWN_CLASS = {"sglang": ("afmoe",)}
-"""Model types whose class is the engine's own, with other defaults (srt/configs/afmoe.py)."""
+_OWN_CLASS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
+    "sglang": {"afmoe": {}},
+    "vllm": {"beam": {"sliding_window": 4096}},
+}
+"""Model types whose class is the engine's own, with its defaults (SGLang 0.5.23
+srt/configs/afmoe.py; vLLM 0.33.0 vllm/transformers_utils/configs/beam.py)."""
 
 _TYPES = {
     "LongcatFlashForCausalLM": "longcat_flash",
@@ -134,7 +141,13 @@ srt/utils/hf_transformers/config.py:154; vLLM 0.33.0 vllm/transformers_utils/con
 
 
 _OF_WRAPPER: Mapping[str, Mapping[str, object]] = {
-    "VoxtralForConditionalGeneration": {"head_dim": 128, "num_key_value_heads": 8}
+    "VoxtralForConditionalGeneration": {
+        "head_dim": 128,
+        "hidden_size": 3072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+    }
 }
 """What a wrapper's class has for its text model, in place of the text model's own class
 (configuration_voxtral.py)."""
@@ -146,10 +159,10 @@ def filled(config: ModelConfig, framework: str | None = None) -> ModelConfig:
     if config.get("model_type") is None:
         of_name = [kind for name, kind in _TYPES.items() if name in _architectures(config)]
         return {**config, "model_type": of_name[0]} if of_name else config
-    if kind in _OWN_CLASS.get(str(framework), ()):
-        return config
+    own = _OWN_CLASS.get(str(framework), {}).get(kind)
     wrapper = next((name for name in _architectures(config) if name in _OF_WRAPPER), None)
     defaults = _DEFAULTS.get(kind, {}) if wrapper is None else _OF_WRAPPER[wrapper]
+    defaults = defaults if own is None else own
     added = {k: v for k, v in defaults.items() if k not in config}
     nested = config.get("text_config")
     wrapped = nested if isinstance(nested, dict) and nested.get("model_type") == kind else None
@@ -166,7 +179,8 @@ def filled(config: ModelConfig, framework: str | None = None) -> ModelConfig:
         return config
     if wrapper is not None:
         return Completed(config, added, said=f"the class of {wrapper}", by="architectures")
-    return Completed(config, added, said=f"transformers' class of {kind}", by="model_type")
+    whose = "transformers'" if own is None else f"{framework}'s own"
+    return Completed(config, added, said=f"{whose} class of {kind}", by="model_type")
 
 
 def _architectures(config: ModelConfig) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 
 from capacity_core.api.config_fields import as_int, layer_count
-from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving
+from capacity_core.api.kv_layouts import LayoutReading, ModelConfig, Serving, plain_type
+from capacity_core.values import Known, Origin, text
 from capacity_kv_layouts.every_token import keeps_every_token
 from capacity_kv_layouts.heads import (
     KV_HEADS,
@@ -51,6 +52,9 @@ class GroupedQuery:
         heads, kv_heads = query_heads(config, serving.placement), kv_heads_of(config)
         _, replication = shared_out(kv_heads, serving.placement)
         layers = layer_count(config, *LAYERS)
+        unquantized = _never_quantized(config, serving)
+        if unquantized is not None:
+            serving = attrs.evolve(serving, dtype=str(unquantized.amount))
         cache = kv_cache("keys and values", kv_heads, head_dims(config, heads), serving)
         return assemble(
             family_of(heads, kv_heads),
@@ -61,4 +65,15 @@ class GroupedQuery:
             formula="layers * max(1, kv_heads // attention_tensor) * (head_dim + v_head_dim)"
             " * dtype_bytes",
             source=SOURCE,
+            dtype=unquantized,
         )
+
+
+def _never_quantized(config: ModelConfig, serving: Serving) -> Known | None:
+    """The model's own type, where the engine keeps KV in it whatever was asked for: vLLM's Falcon
+    gives its attention no cache configuration (0.33.0 vllm/model_executor/models/falcon.py:173)."""
+    own = config.get("dtype") or config.get("torch_dtype")
+    if serving.framework != "vllm" or config.get("model_type") != "falcon" or own is None:
+        return None
+    how = "vLLM's Falcon keeps KV in the model's own type"
+    return text(plain_type(str(own)), Origin.THEORETICAL, how=how)

@@ -203,7 +203,8 @@ def layer_kinds(config: ModelConfig, layers: int, framework: str) -> list[Keeps]
     Raises LayoutError when a list is shorter than the layers or holds another word.
     """
     kind = config.get("model_type")
-    if kind in _LISTED_ALONE and config.get("layer_types") is None:
+    own_class = framework == "vllm" and kind == "beam"  # all of whose layers have the window
+    if kind in _LISTED_ALONE and config.get("layer_types") is None and not own_class:
         raise LayoutError(f"the configuration has no layer_types, which {kind} needs")
     if kind == "smollm3" and config.get("layer_types") is None:
         raise LayoutError("the configuration has no layer_types; no_rope_layers would tell them")
