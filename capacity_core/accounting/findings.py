@@ -109,7 +109,6 @@ def _costs(ledger: Ledger, layout: LayoutRow) -> Iterator[tuple[str, Value, Valu
     token, theory = kv.bytes_per_token, layout.bytes_per_token
     if layout.terms and all(term.keeps is Keeps.WINDOW for term in layout.terms):
         theory = layout.window_bytes_per_token  # the pool is of windows alone
-        plain = True
     if isinstance(token, Known) and token.assuming and not plain:
         token = Unknown(why="it assumes that every layer keeps every token")
     if isinstance(token, Unknown) and plain and one_stage:

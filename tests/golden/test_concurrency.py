@@ -220,6 +220,26 @@ def test_a_configuration_that_no_figure_fits_is_named_and_not_used(tmp_path: Pat
     assert the_row(with_it)["token_limit"] == the_row(without)["token_limit"]
 
 
+def test_a_model_of_windows_alone_is_not_compared_with_a_plain_reading(tmp_path: Path) -> None:
+    """115 blocks of 16: a request of 8,192 reserves ceil((1,023 + 512) / 16) + 1 = 97. The budget
+    over the printed tokens is no cost of a token of such a model. 159 tokens are 10 blocks."""
+    model = {k: v for k, v in WINDOWED.items() if k != "layer_types"}
+    path = write(
+        tmp_path,
+        "config.json",
+        json.dumps(model | {"model_type": "mistral", "sliding_window": 1024}),
+    )
+    lines = [
+        line.replace("quantization=None", "quantization=None, device_config=cpu")
+        for line in start(115, 97, 8192, block_size=16, max_num_batched_tokens=512, gib="0.04")
+    ]
+    report = report_on(tmp_path, lines, config=path, request_tokens=(Request(160, 100),))
+    assert found(report, "layout-disagrees") == []
+    limit = the_row(report)["token_limit"]
+    assert limit["value"] == 114 // 10
+    assert "assuming" not in limit
+
+
 STATES = {
     "model_type": "qwen3_next",
     "num_hidden_layers": 48,

@@ -863,3 +863,26 @@ def test_blocks_concurrency_and_tokens_in_flight_tell_a_window() -> None:
     unsaid = attrs.evolve(known_m, printed=attrs.evolve(known_m.printed, batched=UNSAID))
     low, high = span(tokens_of(unsaid.fit(printed, Request(1000, 900), None)))
     assert low < 5 < high
+
+
+def test_blocks_given_ahead_leave_bounds_up_to_0_8_4() -> None:
+    """200 + 57 on blocks of 16: 256 tokens are 16 blocks, and four more for 64 tokens ahead; 5 of
+    16 + 4 ran in 101 blocks of 0.8.3, not 6 (its own cache manager)."""
+    low, high = span(
+        tokens_of(of_blocks(101, 16, preallocates=True).fit(worker(), Request(257, 200), None))
+    )
+    assert (low, high) == (100 // 20, 100 // 16) == (5, 6)
+
+
+def test_states_alone_take_a_block_of_the_whole_length() -> None:
+    """0.20 prints 64 blocks of a state as 64 * 2,048 tokens and 64.00x; 63 are usable."""
+    run = admission(length=2048, plain=True, derived=False, possible=(16, 32), sizes=(), mode=None)
+    printed = attrs.evolve(
+        worker(),
+        tokens=said(64 * 2048, TOKENS),
+        reported=Reported(
+            request_tokens=2048, value=known(Decimal("64.00"), RATIO, Origin.PRINTED)
+        ),
+    )
+    low, _ = span(tokens_of(run.fit(printed, Request(256, 200), layout(term(Keeps.STATE, 8)))))
+    assert low <= 63

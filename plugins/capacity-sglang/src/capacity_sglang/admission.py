@@ -154,7 +154,8 @@ class SglangAdmission:
             and low
             and smallest - (low - 1) * _whole(most, page) <= (most + page)
         ):
-            low -= 1  # the last one is let in only beside a page more (schedule_policy.py:851)
+            low -= 1  # the last one is admitted only beside a page more (schedule_policy.py:851)
+        low = min(low, self._beside_running(smallest, request, page))
         if low == high:
             times = f" * {self.pool_shards[0]}" if self.pool_shards[0] > 1 else ""
             how = f"floor(tokens{times} / {_whole(most, page)} tokens per request)"
@@ -168,6 +169,18 @@ class SglangAdmission:
             at_most=Decimal(high),
             evidence=evidence,
         )
+
+    def _beside_running(self, pool: int, request: Request, page: int) -> int:
+        """The least that a server which decodes admits: beside requests that have generated all but
+        their last token, each of which it keeps tokens free for (disaggregation/decode.py of
+        0.5.12:1070). The whole pool for another server."""
+        if self.role != "decode" or request.prompt is None or not isinstance(self.kept_free, Known):
+            return pool
+        kept = int(self.kept_free.number)
+        last = max(request.prompt + kept, request.tokens)
+        if pool < last:
+            return 0
+        return 1 + (pool - _whole(last, page)) // _whole(request.tokens - 1 + kept, page)
 
     def _why_open(self, smallest: int, pool: int) -> str:
         if smallest < pool:

@@ -118,6 +118,9 @@ class VllmAdmission:
             plan, drafts = each.plan, self.printed.drafts
             if request.prompt is not None and isinstance(drafts, Known):
                 plan = attrs.evolve(plan, drafted=_reserved(int(drafts.number)))
+            if self.printed.preallocates:
+                ahead = -(-_PREALLOCATED // plan.smallest) * plan.smallest
+                plan = attrs.evolve(plan, drafted=plan.drafted + ahead)
             usable = each.blocks - 1  # one block is never given away (v1/core/block_pool.py)
             for prompt, output in _splits(request):
                 low, high = plan.fit(usable, prompt, output, self.printed.length or 0)
@@ -160,6 +163,8 @@ class VllmAdmission:
                 "what windows hold beside a prompt depends on its length, on the tokens in flight "
                 "and on the window"
             )
+        if self.printed.preallocates:
+            return "how many of the blocks that are given ahead are held decides the count"
         if self.printed.drafts is not None and request.prompt is not None:
             return "how much of what a draft reserves is held at the end decides the count"
         return "when requests cross a block, each holds two states in a group for a step"
@@ -200,6 +205,11 @@ class FormerAdmission:
                 count, how = room // prompts, f"{room} of {blocks} blocks // {prompts} of a prompt"
         evidence = worker.tokens.evidence
         return Fit(tokens=known(count, REQUESTS, Origin.DERIVED, how=how, evidence=evidence))
+
+
+_PREALLOCATED = 64
+"""Tokens for which a request gets blocks ahead, up to 0.8.4 (v1/core/kv_cache_manager.py of
+0.8.3:28)."""
 
 
 def _reserved(proposed: int) -> int:

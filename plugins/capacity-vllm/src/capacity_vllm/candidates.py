@@ -53,6 +53,7 @@ class Printed:
     the model for plain rests on. `blocks` are those of each worker, where a line or a metrics page
     says them. A worker's budget is that of one of `stages` pipeline stages; a block holds the
     tokens of `shards` ranks of decode context parallel (0.33.0 v1/core/kv_cache_utils.py:740).
+    `preallocates` says that the release gives a request blocks of 64 tokens ahead.
     """
 
     length: int | None
@@ -70,6 +71,7 @@ class Printed:
     unproven: tuple[str, ...] = ()
     stages: int = 1
     shards: int = 1
+    preallocates: bool = False
     blocks: Mapping[int, Known] = attrs.field(factory=dict)
 
     def candidates(self, layout: LayoutRow | None, worker: WorkerFacts) -> list[Candidate]:
@@ -109,7 +111,8 @@ class Printed:
         if self.as_full:
             return [whole]
         if layout is not None and layout.terms:
-            return [p for p in plans_of(layout, block) if not number or p.number == number]
+            plans = [p for p in plans_of(layout, block) if not number or p.number == number]
+            return [self._of_states(plan) for plan in plans]
         if self.plain and not number:
             return [whole]
         if self.mode == "none" and set(self.sizes) == {block, self.length} and number > 1:
@@ -134,6 +137,15 @@ class Printed:
             )
             for full in range(1, number)
         ]
+
+    def _of_states(self, plan: Plan) -> Plan:
+        """The plan; of states alone, of which one takes a block for the whole length, with those
+        blocks (vllm/model_executor/models/config.py:786)."""
+        states = all(group.keeps is Keeps.STATE for group in plan.groups)
+        if not states or self.mode not in (None, "none") or self.length is None:
+            return plan
+        groups = tuple(attrs.evolve(group, block=self.length) for group in plan.groups)
+        return attrs.evolve(plan, groups=groups)
 
     def _with_states(self, plan: Plan) -> Iterator[Plan]:
         kinds = {group.keeps for group in plan.groups}
@@ -293,8 +305,8 @@ class Printed:
         if said is None or not isinstance(said.value, Known) or self.length is None:
             return True
         low, high = (said.value.number + error for error in (-said.value.error, said.value.error))
-        sizes = self._sizes()
-        if low <= 0 or not sizes:
+        sizes = (*self._sizes(), self.length)  # a state may take a block of the whole length
+        if low <= 0 or not self._sizes():
             return True
         groups = len(self.sizes) or (1 if self.plain and self.derived else MOST_GROUPS)
         # No group reckons more than a whole request and two blocks, or three of states.

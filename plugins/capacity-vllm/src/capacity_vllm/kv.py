@@ -196,12 +196,18 @@ class KvReading:
             blocks=self._blocks_said(),
             stages=self._settings.whole("pipeline_parallel_size") or 1,
             shards=self._settings.whole("decode_context_parallel_size") or 1,
+            preallocates=self._preallocates(),
         )
         return VllmAdmission(
             printed=printed,
             context_parallel=self._run.has(ContextParallel),
             lines=tuple(dict.fromkeys((*context.evidence, *lines))),
         )
+
+    def _preallocates(self) -> bool:
+        """Whether this may be a release that gives requests blocks ahead (gone in 0.8.5)."""
+        span = span_of(self._run)
+        return span is not None and release_key(span[0]) < (0, 8, 5)
 
     def _unproven(self) -> tuple[str, ...]:
         """What calling a model plain rests on where its lines fit windows as well: a lone group of
