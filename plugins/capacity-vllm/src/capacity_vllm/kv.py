@@ -188,7 +188,7 @@ class KvReading:
             has_states=bool(modes) or any(s.event.states for s in signs),
             as_full=self._run.has(HybridDisabled),
             mode=modes.pop() if len(modes) == 1 else None,
-            batched=deployment.chunked_prefill_size,
+            batched=deployment.chunked_prefill_size | self._largest_step(),
             async_known=False if isinstance(device, Known) and device.amount == "cpu" else None,
             derived=self._derived_tokens(),
             drafts=self._drafts(deployment),
@@ -203,6 +203,18 @@ class KvReading:
             context_parallel=self._run.has(ContextParallel),
             lines=tuple(dict.fromkeys((*context.evidence, *lines))),
         )
+
+    def _largest_step(self) -> Value:
+        """Tokens of a step: the upper end of what is compiled for (0.33.0 vllm/config/vllm.py:2664,
+        0.12.0 `compile_ranges_split_points`)."""
+        for name in ("compile_ranges_endpoints", "compile_ranges_split_points"):
+            said = self._settings.nested("compilation_config", name)
+            ends = re.findall(r"\d+", str(said.amount)) if isinstance(said, Known) else []
+            steps = [n for end in ends if (n := plausible_number(end, TOKENS)) is not None]
+            if steps:
+                lines = said.evidence
+                return known(max(steps), TOKENS, Origin.CONFIGURED, how=name, evidence=lines)
+        return Unknown(why="max_num_batched_tokens is not printed", unit=TOKENS)
 
     def _preallocates(self) -> bool:
         """Whether this may be a release that gives requests blocks ahead (gone in 0.8.5)."""
