@@ -72,10 +72,14 @@ def concurrency(report: Report) -> Iterator[str]:
 def _fitting(
     rows: Sequence[Sequence[str]], names: Sequence[str], sides: Sequence[str]
 ) -> Iterator[str]:
-    """A table, with headers of two lines where it would be too wide."""
-    lines = list(table(rows, names, align=sides))
-    if max(len(line) for line in lines) > WIDTH:
-        lines = list(table(rows, [name.replace(" ", "\n") for name in names], align=sides))
+    """A table, with headers of two lines where it would be too wide, and cells of two where it
+    would be still."""
+    broken = [name.replace(" ", "\n") for name in names]
+    folded = [[cell.replace(" … ", " …\n").replace(" + ", " +\n") for cell in row] for row in rows]
+    for header, cells in ((names, rows), (broken, rows), (broken, folded)):
+        lines = list(table(cells, header, align=sides))
+        if max(len(line) for line in lines) <= WIDTH:
+            break
     yield from lines
 
 

@@ -726,6 +726,25 @@ def test_the_text_with_that_column_fits_100_columns(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_lengths_and_bounds_of_millions_fit_100_columns_too(tmp_path: Path) -> None:
+    """Bounds of seven digits for a length of seven digits, in five columns."""
+    lines = sglang_said(
+        as_dict(mamba_scheduler_strategy="extra_buffer", disable_overlap_schedule=False),
+        *weights(78.0, 10.0, "Qwen3NextForCausalLM"),
+        "Mamba Cache is allocated. max_mamba_cache_size: 15000000, conv_state size: 1.00GB, "
+        "ssm_state size: 3.00GB ",
+        pool(3_000_000_000, 10.0),
+        pools_end(40.0),
+        limits(3_000_000_000, 3_000_000).replace("context_len=32768", "context_len=8388608"),
+        UP,
+    )
+    requests = (Request(2_000_000, 1_000_000), Request(1000, 500), Request(2, 1))
+    text = text_of(tmp_path, lines, request_tokens=requests)
+    assert "1,000,000" in text
+    assert "impossible" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
 def test_the_text_has_no_such_column_for_plain_lengths(tmp_path: Path) -> None:
     text = text_of(tmp_path, plain(max_num_seqs=640), request_tokens=(4096,))
     assert "admitted" not in text
