@@ -74,9 +74,8 @@ def stored_type(asked: str, config: ModelConfig) -> tuple[str | None, bool]:
 
 
 def _stored_by(quantization: Mapping[str, object], told: Mapping[str, object]) -> str | None:
-    """The stored type of a quantized checkpoint, where both engines read it so: eight-bit floats of
-    modelopt (SGLang 0.5.23 srt/mem_cache/kv_cache_dtype.py:50, vLLM 0.33.0
-    vllm/utils/torch_utils.py:443)."""
+    """The stored type that a checkpoint's quantization names for KV, where all engines read it so:
+    eight-bit floats of modelopt (sources: references/kv-layouts.md#rules-that-hold-for-all)."""
     if not str(quantization.get("quant_method")).startswith("modelopt"):
         return None
     scheme = told.get("kv_cache_scheme")

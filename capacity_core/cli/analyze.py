@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from capacity_core.cli.options import (
-    RequestLengths,
     exit_code,
     load_plugins,
     plugin_options,
+    request_tokens,
     write_result,
 )
 from capacity_core.errors import PluginError, UsageError
@@ -50,14 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rank", "--target-rank", "rank", metavar="SPEC", help="The rank to show: 3, TP3, DP1/PP0/TP3."
 )
-@click.option(
-    "--request-tokens",
-    "requests",
-    type=RequestLengths(),
-    default="4096,6144,8192",
-    show_default=True,
-    help="Lengths of requests, prompt and output together: 8192, 128k, or prompt:output.",
-)
+@request_tokens("Lengths of requests, prompt and output together: 8192, 128k, or prompt:output.")
 @click.option("--run", type=click.IntRange(min=0), help="Report this server start, counted from 0.")
 @click.option("--layout", metavar="NAME", help="Use this KV layout, or variant, for --config.")
 @click.option(

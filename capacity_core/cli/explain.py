@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from capacity_core.cli.options import RequestLengths, load_plugins, plugin_options, write_result
+from capacity_core.cli.options import load_plugins, plugin_options, request_tokens, write_result
 from capacity_core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 @click.option("--config", metavar="FILE", help="The model's config.json, as for analyze.")
 @click.option("--metrics", metavar="FILE", help="A saved metrics page, as for analyze.")
 @click.option("--layout", metavar="NAME", help="A KV layout or variant, as for analyze.")
-@click.option(
-    "--request-tokens",
-    "requests",
-    type=RequestLengths(),
-    default="4096,6144,8192",
-    show_default=True,
-    help="Lengths of requests, as for analyze.",
-)
+@request_tokens("Lengths of requests, as for analyze.")
 @click.option("--run", type=click.IntRange(min=0), help="The server start, counted from 0.")
 @click.option(
     "--format",

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from capacity_core.cli.options import (
-    RequestLengths,
     exit_code,
     load_plugins,
     plugin_options,
+    request_tokens,
     write_result,
 )
 
@@ -61,14 +61,7 @@ _SIZE = click.IntRange(min=1)
     metavar="NAME",
     help="Use this KV layout, or variant of one; an unknown name lists them.",
 )
-@click.option(
-    "--request-tokens",
-    "requests",
-    type=RequestLengths(),
-    default="4096,6144,8192",
-    show_default=True,
-    help="Lengths of requests: 8192, 128k, or prompt:output.",
-)
+@request_tokens("Lengths of requests: 8192, 128k, or prompt:output.")
 @click.option(
     "--format",
     "output_format",

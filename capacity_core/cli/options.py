@@ -69,6 +69,18 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
 
 
+def request_tokens(text: str) -> Callable[[Command], Command]:
+    """The lengths of requests that a command answers for; `text` is its help."""
+    return click.option(
+        "--request-tokens",
+        "requests",
+        type=RequestLengths(),
+        default="4096,6144,8192",
+        show_default=True,
+        help=text,
+    )
+
+
 def plugin_options(command: Command) -> Command:
     """Which plugins take part; each option has its environment variable."""
     for option in (

@@ -703,7 +703,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[KVLayout], None]:
             return (layout,)
 
         module = types.ModuleType("capacity_broken")
-        module.capacity_kv_layouts = hookimpl(capacity_kv_layouts)  # type: ignore[attr-defined]
+        module.__dict__["capacity_kv_layouts"] = hookimpl(capacity_kv_layouts)
         outside = Found(name="broken", module="capacity_broken", load=lambda: module)
         found = (*loader.find(), outside)
         monkeypatch.setattr(loader, "find", lambda: found)

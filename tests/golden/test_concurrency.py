@@ -56,6 +56,20 @@ def start(
     ]
 
 
+def start_in_two(version: str, blocks: int, block: int, length: int) -> list[str]:
+    """A start of a release that prints tokens and concurrency in lines of their own, of one group:
+    blocks / ceil(length / block), which the tokens are whole lengths of here."""
+    concurrency = blocks / -(-length // block)
+    return [
+        asked(max_model_len=length, block_size=block),
+        config(version, length),
+        budget("20.0"),
+        *sized(int(concurrency * length), length, concurrency),
+        said("init engine (profile, create kv cache, warmup model) took 12.34 s"),
+        SERVES,
+    ]
+
+
 def plain(blocks: int = 1001, block: int = 16, length: int = 8192, **args: object) -> list[str]:
     return start(blocks, -(-length // block), length, block_size=block, **args)
 
@@ -301,14 +315,7 @@ def test_tokens_of_whole_longest_requests_are_plain_unless_a_state_takes_one(
 ) -> None:
     """0.16 prints 2,048 tokens and 2.00x for 1,024: 16 blocks of 128, or two of 1,024 with a state
     in each. 15 // 2 = 7 of 200 + 56."""
-    lines = [
-        asked(max_model_len=1024, block_size=128),
-        config("0.16.0", 1024),
-        budget("0.01"),
-        *sized(2048, 1024, 2.0),
-        said("init engine (profile, create kv cache, warmup model) took 12.34 s"),
-        SERVES,
-    ]
+    lines = start_in_two("0.16.0", blocks=16, block=128, length=1024)
     limit = the_row(report_on(tmp_path, lines, request_tokens=(Request(256, 200),)))["token_limit"]
     assert limit["value"] == 7
     assert any("state" in why for why in limit["assuming"])
@@ -317,15 +324,7 @@ def test_tokens_of_whole_longest_requests_are_plain_unless_a_state_takes_one(
 @pytest.mark.parametrize("blocks", [129, 513])
 def test_blocks_that_make_the_concurrency_show_one_group(tmp_path: Path, blocks: int) -> None:
     """0.22 prints no groups: blocks / ceil(4,096 / 32) is the printed concurrency of one alone."""
-    concurrency = blocks / 128
-    lines = [
-        asked(max_model_len=4096, block_size=32),
-        config("0.22.0", 4096),
-        budget("20.0"),
-        *sized(int(concurrency * 4096), 4096, concurrency),
-        said("init engine (profile, create kv cache, warmup model) took 12.34 s"),
-        SERVES,
-    ]
+    lines = start_in_two("0.22.0", blocks, block=32, length=4096)
     told = page(tmp_path, num_gpu_blocks=str(blocks), block_size="32")
     report = report_on(tmp_path, lines, metrics=told, request_tokens=(Request(300, 200),))
     limit = the_row(report)["token_limit"]

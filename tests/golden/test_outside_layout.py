@@ -171,7 +171,7 @@ def plugins(layout: KVLayout | None) -> Plugins:
         return (layout,)
 
     module = types.ModuleType("capacity_rivulet")
-    module.capacity_kv_layouts = hookimpl(capacity_kv_layouts)  # type: ignore[attr-defined]
+    module.__dict__["capacity_kv_layouts"] = hookimpl(capacity_kv_layouts)
     outside = Found(
         name="rivulet",
         module="capacity_rivulet",

@@ -4,6 +4,7 @@ how far apart they may lie, and what is said of a difference."""
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def layout(*kinds: Keeps, **figures: Value) -> LayoutRow:
 ONE_STAGE = known(1, COUNT, Origin.CONFIGURED)
 
 
-def ledger(pipeline: Value = ONE_STAGE, **kv: object) -> Ledger:
+def ledger(pipeline: Value = ONE_STAGE, **kv: Any) -> Ledger:
     """A log that says this of its KV cache, and nothing else."""
     return Ledger(
         framework="acme",
@@ -92,7 +93,7 @@ def ledger(pipeline: Value = ONE_STAGE, **kv: object) -> Ledger:
         status=Status.READY,
         reached=Stage.READY,
         deployment=Deployment(parallel=Parallel(pipeline=pipeline)),
-        kv=KvFacts(**kv),  # type: ignore[arg-type]
+        kv=KvFacts(**kv),
     )
 
 

@@ -149,17 +149,38 @@ PLAIN = {
     "hidden_size": 1024,
 }
 LEFT_OUT: list[tuple[Config, str]] = [
-    ({"model_type": "falcon", "num_hidden_layers": 8, "num_attention_heads": 8,
-      "hidden_size": 1024}, "multi_query is True"),
+    (
+        {
+            "model_type": "falcon",
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "hidden_size": 1024,
+        },
+        "multi_query is True",
+    ),
     ({**PLAIN, "model_type": "cohere2"}, "sliding_window is 4096"),
     ({**PLAIN, "model_type": "qwen3", "sliding_window": 4096}, "use_sliding_window is False"),
     ({**PLAIN, "model_type": "qwen3"}, "head_dim is 128"),
-    ({**PLAIN, "model_type": "glm_moe_dsa", "kv_lora_rank": 512, "qk_rope_head_dim": 64,
-      "index_head_dim": 128}, "index_topk is 2048"),
-    ({**PLAIN, "architectures": ["VoxtralForConditionalGeneration"], "model_type": "llama",
-      "text_config": {"model_type": "llama"}},
-     "head_dim is 128, as in the class of VoxtralForConditionalGeneration"),
-]  # fmt: skip
+    (
+        {
+            **PLAIN,
+            "model_type": "glm_moe_dsa",
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "index_head_dim": 128,
+        },
+        "index_topk is 2048",
+    ),
+    (
+        {
+            **PLAIN,
+            "architectures": ["VoxtralForConditionalGeneration"],
+            "model_type": "llama",
+            "text_config": {"model_type": "llama"},
+        },
+        "head_dim is 128, as in the class of VoxtralForConditionalGeneration",
+    ),
+]
 
 
 @pytest.mark.parametrize(

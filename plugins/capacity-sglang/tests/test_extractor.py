@@ -418,6 +418,15 @@ def test_micro_batches_of_a_pipeline_limit_requests(
     assert worker["request_limit"]["value"] == limit
 
 
+def test_arguments_cut_before_the_micro_batches_leave_a_bound(tmp_path: Path) -> None:
+    """How deep a pipeline is filled is not guessed: 2048 is the most."""
+    cut = "server_args=ServerArgs(model_path='/m', tp_size=1, pp_size=2, page_s"
+    lines = said(cut) + said(limits(400_000, 2048), rank=" PP0")
+    (worker,) = report_on(tmp_path, *lines)["kv_pool"]["workers"]
+    limit = worker["request_limit"]
+    assert (limit["value"], limit["at_most"]) == (None, 2048)
+
+
 def test_pools_of_some_of_a_workers_ranks_are_a_bound(tmp_path: Path) -> None:
     """tp 4 over 2 workers: two ranks share the tokens of DP0, one of them is in the log."""
     lines = said(arguments(tp_size=4, dp_size=2, enable_dp_attention=True))

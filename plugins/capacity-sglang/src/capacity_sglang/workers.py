@@ -98,6 +98,14 @@ def _of_stages(limit: Value, settings: Settings) -> Value:
     stages = settings.whole("pp_size") or 1
     if stages == 1 or not isinstance(limit, Known):
         return limit
+    names = ("pp_max_micro_batch_size", "pp_async_batch_depth")
+    if not settings.arguments.complete and any(n not in settings.arguments for n in names):
+        return Unknown(
+            why="the arguments are cut before the micro-batches of the pipeline",
+            unit=REQUESTS,
+            at_most=limit.number,
+            evidence=limit.evidence,
+        )
     each = settings.whole("pp_max_micro_batch_size") or max(int(limit.number) // stages, 1)
     batches = stages + (settings.whole("pp_async_batch_depth") or 0)
     if each * batches >= limit.number:
